@@ -4,13 +4,13 @@
 launcher uses only the standard library and does not import mpchain. The first form starts
 faster, because the second imports the enclosing package.
 
-The launcher starts mpirun, which starts one guard per rank (rank.py). A guard forks a supervisor
-out of mpirun's reach, and the supervisor runs the program, sends the program's output and its end
-to the launcher (messages.py), and ends the program when told to, or when the launcher or the guard
-is gone.
+The launcher starts mpirun, which starts one guard per rank (rank.py). A guard forks a supervisor in
+a session that mpirun does not signal. The supervisor runs the program, sends the program's output
+and its end to the launcher (messages.py), and ends the program when the launcher asks for it, or
+when the launcher or the guard is gone.
 """
 
-# _signal has all that is needed here from the module signal, which is slow to import.
+# The module _signal has all that this file needs of the module signal, which is slow to import.
 import _signal
 
 
@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
         >>> main(["--version"])  # doctest: +SKIP
         mpchain-launch 0.1.0
     """
-    # Before anything is started, Ctrl-C just ends this process, without a traceback.
+    # Until the launcher has started a process, Ctrl-C just ends this process, without a traceback.
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     from . import cli

@@ -1,4 +1,4 @@
-"""The hosts that a batch system allocated: one row for each kind of batch system."""
+"""The hosts that a batch system allocated: one object for each kind of batch system."""
 
 import os
 import re
@@ -9,10 +9,10 @@ class Allocation:
     """A kind of batch system.
 
     Args:
-        name: Its name in messages.
+        name: The name of the batch system in messages.
         variables: Names of environment variables. The batch system sets at least one of them, to
-            the path of a file that lists the hosts. No names stand for no batch system.
-        remote_shell: Command that runs another command on a host; mpirun itself does the same.
+            the path of a file that lists the hosts. An empty tuple stands for no batch system.
+        remote_shell: Command that runs another command on a host, as mpirun itself runs it there.
 
     Example:
         >>> kind = Allocation("Slurm", ("SLURM_JOB_NODELIST",), ("srun",))
@@ -26,17 +26,19 @@ class Allocation:
         self.name, self.variables, self.remote_shell = name, variables, remote_shell
 
     def detect(self, variables: Mapping[str, str]) -> bool:
-        """Returns whether this batch system allocated hosts; takes the environment's variables."""
+        """Returns whether this batch system allocated hosts, given the environment variables."""
         return not self.variables or any(name in variables for name in self.variables)
 
     def slots(self, variables: Mapping[str, str]) -> dict[str, int]:
-        """Returns the number of ranks for each host; empty means this host, without a limit."""
+        """Returns the number of ranks for each host; an empty dict means this host, without a
+        limit."""
         paths = [variables[name] for name in self.variables if name in variables]
         return read_host_file(paths[0]) if paths else {}
 
 
 class _Slurm(Allocation):
-    """Hosts that Slurm allocated to a batch script or a shell, in its own compressed form."""
+    """The hosts that Slurm allocated to a batch script or a shell; it lists them in its own
+    format."""
 
     COUNTS = ("SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE")
 
@@ -61,22 +63,25 @@ class _Slurm(Allocation):
         return hosts
 
     def _repeat(self, item):
-        number, _, times = item.rstrip(")").partition("(x")  # "4(x3)" means three hosts with 4 each
+        number, _, times = item.rstrip(")").partition(
+            "(x"
+        )  # "4(x3)" means 4 ranks on each of 3 hosts
         return [int(number)] * int(times or 1)
 
 
 SLURM = _Slurm(
     "Slurm", ("SLURM_JOB_NODELIST",), ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist")
 )
-PBS = Allocation("PBS", ("PBS_NODEFILE",))  # Torque, too: one line per slot
-LSF = Allocation("LSF", ("LSB_DJOB_HOSTFILE",), ("blaunch",))  # one line per slot
+PBS = Allocation("PBS", ("PBS_NODEFILE",))  # Torque, too; the file has one line per slot
+LSF = Allocation("LSF", ("LSB_DJOB_HOSTFILE",), ("blaunch",))  # the file has one line per slot
 # The file has a line for each host, with its slots, queue and processors.
 GRID_ENGINE = Allocation("Grid Engine", ("PE_HOSTFILE",), ("qrsh", "-inherit"))
-# In an MPIJob's launcher, Kubernetes' MPI operator sets these to a file that lists the workers.
+# In an MPIJob's launcher, the MPI operator of Kubernetes sets these variables to a file that lists
+# the workers.
 _OF_OPERATOR = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
 _OF_OPERATOR += ("I_MPI_HYDRA_HOST_FILE", "HYDRA_HOST_FILE")
 KUBERNETES = Allocation("the MPI operator of Kubernetes", _OF_OPERATOR)
-LOCAL = Allocation("no batch system")  # only this host, with any number of ranks
+LOCAL = Allocation("no batch system")  # ranks run on this host, in any number
 ALLOCATIONS = (SLURM, PBS, LSF, GRID_ENGINE, KUBERNETES, LOCAL)
 
 
@@ -97,7 +102,7 @@ def read_host_file(path: str | os.PathLike) -> dict[str, int]:
     and so are comments (``#``). If a host is listed several times, its numbers of slots are added.
 
     Raises:
-        ValueError: If a line does not begin with the name of a host and a number.
+        ValueError: If a line does not have one of these forms.
 
     Example:
         >>> read_host_file(os.devnull)
@@ -108,7 +113,7 @@ def read_host_file(path: str | os.PathLike) -> dict[str, int]:
         for number, line in enumerate(file, 1):
             name, *words = re.split(r"[\s:]+", line.partition("#")[0].strip())
             count = words[0].removeprefix("slots=") if words else "1"
-            if "=" in count:  # also "max_slots=4"
+            if "=" in count:  # "max_slots=4" is accepted, too
                 count = "1"
             if name:
                 items.append((name, count, f"line {number} of {path}: {line.strip()!r}"))
@@ -134,7 +139,7 @@ def read_hosts(text: str) -> dict[str, int]:
 def _add_up(items: Iterable[tuple[str, str, str]]):
     slots = {}
     for name, count, source in items:
-        # A name that begins with a dash would be an option of ssh.
+        # ssh would take a name that begins with a dash for an option.
         if not (re.fullmatch(r"\w[\w.-]*", name) and count.isdecimal() and int(count)):
             raise ValueError(source)
         slots[name] = slots.get(name, 0) + int(count)

@@ -15,7 +15,7 @@ _PLUGINS = {mpi_library.OPEN_MPI: "pmix", mpi_library.MPICH: "pmi2"}
 
 
 def judge(starter: mpirun.Direct, variables: Mapping[str, str]) -> list[Finding]:
-    """Returns the findings about Slurm, PBS and LSF, if any of them is installed.
+    """Returns the findings about Slurm, PBS and LSF, if any batch system is installed.
 
     Args:
         starter: The program that would start the ranks.
@@ -51,16 +51,17 @@ def _judge_srun(starter, variables):
         needed = "pmi2"
     hint = ""
     if components and not ours and needed == "pmix":
-        hint = "your Open MPI was built without Slurm's PMI, so that srun cannot start its ranks"
+        hint = "your Open MPI was built without Slurm's PMI, so srun cannot start its ranks"
     elif needed not in plugins and not (starter.flavour is None and plugins):
-        hint = f"srun cannot start ranks, for lack of {needed or 'PMI'}"
+        hint = f"srun cannot start ranks, because it lacks {needed or 'PMI'}"
     elif needed and "SLURM_JOB_ID" in variables:  # a listed plug-in may lack its library
         words = [srun, "--overlap", "--overcommit", "--nodes=1", "--ntasks=2", f"--mpi={needed}"]
         if cause := try_ranks(words):
             hint = f"a trial of srun --mpi={needed} failed ({cause})"
     elif ours and theirs and needed == "pmix" and ours < theirs[0]:
         hint = (
-            f"a library with PMIx {ours} may not understand {theirs[0]}; within a job this is tried"
+            f"a library with PMIx {ours} may not understand PMIx {theirs[0]}; run the doctor "
+            "within a job to try it"
         )
     if hint:
         return [Finding("srun", NOTE, found, f"{hint}: use mpirun (mpchain-launch)")]
@@ -68,7 +69,7 @@ def _judge_srun(starter, variables):
 
 
 def try_ranks(words: Sequence[str], python: str = sys.executable) -> str:
-    """Starts two ranks; returns why they do not form one job, or an empty text if they do.
+    """Starts two ranks; returns why they do not form one job, or an empty string if they do.
 
     Args:
         words: The words of the command before the program.
@@ -76,7 +77,7 @@ def try_ranks(words: Sequence[str], python: str = sys.executable) -> str:
 
     Example:
         >>> try_ranks(["sh", "-c", "echo size 1; echo size 1"])
-        'each of two ranks is alone: what starts them is not of the MPI library that they load'
+        'each of two ranks is alone: their starter is not of the MPI library that they load'
     """
     code, output, errors = inquiry.run_on_all({"": [*words, python, "-c", _SIZE]}, 60.0)[""]
     sizes = re.findall(r"^size (\d+)$", output, re.M)
@@ -86,9 +87,7 @@ def try_ranks(words: Sequence[str], python: str = sys.executable) -> str:
     if known := explain(said.encode()):
         return known
     if code == 0 and sizes:
-        return (
-            "each of two ranks is alone: what starts them is not of the MPI library that they load"
-        )
+        return "each of two ranks is alone: their starter is not of the MPI library that they load"
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return next(
         (line for line in lines if "rror: " in line), lines[-1] if lines else f"code {code}"
@@ -96,7 +95,8 @@ def try_ranks(words: Sequence[str], python: str = sys.executable) -> str:
 
 
 def _pmi_of_library(starter):
-    """Returns the PMIx version of an Open MPI, and the PMI components of one before version 5."""
+    """Returns the PMIx version of an Open MPI, and its PMI components if it is older than version
+    5."""
     folder = [os.path.dirname(starter.path or "")]
     program = find_program(["ompi_info"], folder) if starter.path else None
     components = set(re.findall(r"MCA pmix: (\w+)", ask([program]))) if program else set()
@@ -112,7 +112,7 @@ def _judge_pbs(starter, variables):
     if path is None:
         return []
     if not os.access(path, os.R_OK):
-        hint = "PBS writes it on the first host of a job alone: start there, or give --hosts"
+        hint = "PBS writes it on the first host of a job only: start there, or pass --hosts"
         return [Finding("PBS", FAILURE, f"cannot read {path}", hint)]
     # PBS neither limits nor ends ranks that ssh starts, because they are not tasks of the job.
     folder = os.path.dirname(starter.path or "")

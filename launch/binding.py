@@ -1,4 +1,4 @@
-"""Each rank's share of its host: threads for its cores and, on request, exclusive cores."""
+"""Gives each rank its share of its host: a number of threads and, on request, exclusive cores."""
 
 import contextlib
 import itertools
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from .processes import find_program, read
 
-# The mode of binding: ranks get exclusive cores, or share the cores of a NUMA domain.
+# The variable holds the mode of binding: ranks get exclusive cores, or share a NUMA domain's cores.
 VARIABLE = "MPCHAIN_BIND"
 MODES = ("none", "cores", "numa")
 _GPUS = "/proc/driver/nvidia/gpus"
@@ -27,10 +27,10 @@ def cores() -> int:
 
 
 def quota() -> float | None:
-    """Returns how many processors' time the control groups allow; None without a limit.
+    """Returns the CPU time per second that the control groups allow; None without a limit.
 
-    The limits of this process's group and of all enclosing groups apply. Both versions of control
-    groups are read.
+    The limits of this process's group and of all enclosing groups apply. The function reads both
+    versions of control groups.
 
     Example:
         >>> (quota() or 1.0) > 0
@@ -55,14 +55,14 @@ def quota() -> float | None:
 def share(
     mode: str, rank: int, n: int, job: str, wanted: Sequence[int | None] = ()
 ) -> tuple[Set[int], str]:
-    """Returns the processors to bind a rank to, or an empty set and the reason.
+    """Returns the processors to which a rank is bound and "", or an empty set and the reason.
 
     Args:
         mode: ``"cores"`` gives each rank the same number of whole cores, from one NUMA domain if
             possible; ``"numa"`` gives each rank all cores of a domain, or of several domains.
         rank: The number of the rank on its host.
         n: The number of ranks on that host.
-        job: The name of the job, whose own processes may be bound already.
+        job: The name of the job; only processes of this job may be bound already.
         wanted: The NUMA domain of each rank's GPU, or None if it is unknown.
 
     Example:
@@ -73,9 +73,9 @@ def share(
     every = [core for domain in domains.values() for core in domain]
     limit = quota()
     if limit is not None and limit < len(every):
-        return set(), f"a quota of {limit:g} cores' time belongs to no particular cores"
+        return set(), f"the CPU quota of {limit:g} cores does not name cores to bind ranks to"
     if len(every) < n:
-        return set(), f"{n} ranks have {len(every)} cores"
+        return set(), f"{n} ranks have only {len(every)} cores"
     if other := _somebody_bound(set().union(*every), job):
         return set(), f"{other} is bound to some of the cores"
     if mode == "cores":
@@ -108,7 +108,7 @@ def bound(processors: Set[int]) -> Iterator[None]:
 
 
 def _place(rank, n, homes, wanted):
-    """Returns the index of a rank's part, preferably one in the domain of the rank's GPU."""
+    """Returns the index of a rank's part of the cores, if possible in the domain of its GPU."""
     free = list(range(len(homes)))
     chosen = {}
     for i, domain in enumerate(wanted[:n]):
@@ -120,7 +120,7 @@ def _place(rank, n, homes, wanted):
 
 
 def _parts(domains, every, n):
-    """Divides cores among ranks evenly; no part crosses domains if that is possible."""
+    """Divides cores among ranks evenly; if possible, each part lies in one domain."""
     per = len(every) // n
     parts = [
         domain[i : i + per] for domain in domains for i in range(0, len(domain) - per + 1, per)
@@ -187,7 +187,7 @@ def gpus(variables: Mapping[str, str]) -> list[str]:
     """Returns the names, for CUDA_VISIBLE_DEVICES, of the GPUs that this process may use.
 
     Args:
-        variables: The environment; its list of devices is read in the same way as CUDA reads it.
+        variables: The environment variables; the list of devices is read as CUDA reads it.
 
     Example:
         >>> gpus({"CUDA_VISIBLE_DEVICES": "0,3,-1,1"})
@@ -209,7 +209,7 @@ def gpus(variables: Mapping[str, str]) -> list[str]:
 def gpu_domains(variables: Mapping[str, str], n: int) -> list[int | None]:
     """Returns the NUMA domain of the GPU of each rank on this host, or None where it is unknown.
 
-    Programs choose a GPU by the rank's number on its host; CUDA numbers GPUs of one model by their
+    Programs choose a GPU by the rank's number on its host. CUDA numbers GPUs of one model by their
     position on the PCI bus.
 
     Args:
@@ -240,11 +240,12 @@ def gpu_domains(variables: Mapping[str, str], n: int) -> list[int | None]:
 def rank_variables(variables: Mapping[str, str], local_size: int) -> dict[str, str]:
     """Returns the environment variables that give a rank its share of the host's cores.
 
-    Each rank sees all GPUs of its host; programs choose one by the rank's number on that host.
+    Each rank sees all GPUs of its host; programs choose a GPU by the rank's number on the host.
 
     Args:
-        variables: The environment so far; its own settings for numbers of threads are kept.
-        local_size: Number of ranks on this host.
+        variables: The environment variables so far; existing settings for numbers of threads are
+            kept.
+        local_size: The number of ranks on this host.
 
     Example:
         >>> rank_variables({"OMP_NUM_THREADS": "4"}, local_size=2)

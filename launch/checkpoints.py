@@ -5,12 +5,12 @@ import fnmatch
 import os
 import re
 
-# The last pattern matches folders of mpchain's `extensions.checkpoint`, which are complete as soon
-# as they have this name. A damaged folder has been renamed to iteration_<n>.damaged.
+# The last pattern matches folders of mpchain's `extensions.checkpoint`, which get such a name when
+# they are complete. A damaged folder has been renamed to iteration_<n>.damaged.
 PATTERNS = ("snapshot_*", "checkpoint_*", "iteration_*")
-# A file of an earlier run that the current run would overwrite is renamed to <name>.old<n>.
+# A file of an earlier run is renamed to <name>.old<n> if the current run would overwrite it.
 UNUSABLE = re.compile(r"\..*|.*\.(tmp|part)|.*\.damaged(_\d+)?|.*\.old\d+(\.[^.]*)?", re.DOTALL)
-# The subfolder of the results into which `extensions.checkpoint` writes checkpoints.
+# `extensions.checkpoint` writes checkpoints into this subfolder of the results.
 OWN_PLACE = "checkpoints"
 OWN_FOLDER = re.compile(r"iteration_\d+")
 MANIFEST = "manifest.json"
@@ -20,13 +20,14 @@ class Checkpoints:
     """The checkpoints in one folder: files or folders that get their final name when complete.
 
     Names that begin with a dot, or end with ``.tmp``, ``.part``, ``.damaged`` or ``.old1``, do not
-    count. Files do not record which run wrote them: with `all_count`, give each run its own folder.
+    count. Files do not record which run wrote them, so with `all_count`, each run needs its own
+    folder.
 
     Args:
         folder: The folder, which need not exist yet. Checkpoints in its subfolder ``checkpoints``
             count if the folder itself has none.
-        pattern: Shell pattern of checkpoints' names; None for `PATTERNS`.
-        all_count: Whether existing checkpoints count, too, and not only those that this job writes.
+        pattern: Shell pattern for names of checkpoints; None stands for `PATTERNS`.
+        all_count: Whether existing checkpoints count, too, and not only checkpoints of this job.
 
     Example:
         >>> import tempfile
@@ -46,7 +47,7 @@ class Checkpoints:
     def newest(self) -> str | None:
         """Returns the path of the newest checkpoint, or None.
 
-        The numbers in the names decide which is newer, such as 900 and 1000 in
+        A checkpoint is newer if the number in its name is greater, such as 900 and 1000 in
         ``snapshot_iter_900`` and ``snapshot_iter_1000``. The time of the file only breaks ties,
         because clocks may be set back.
         """
@@ -57,7 +58,8 @@ class Checkpoints:
         return max(direct or new, key=key, default=None)
 
     def _entries(self):
-        """Maps each path to values that change when it is rewritten: time, size and inode."""
+        """Returns a dict from each path to its time, size and inode, which change if it is
+        rewritten."""
         found, entries = {}, []
         for folder in (self._folder, os.path.join(self._folder, OWN_PLACE)):
             # The folder does not exist yet, or its host is unreachable.
@@ -67,7 +69,7 @@ class Checkpoints:
             if any(fnmatch.fnmatchcase(entry.name, each) for each in self._patterns):
                 try:
                     state = entry.stat()
-                except FileNotFoundError:  # this old checkpoint was deleted in the meantime
+                except FileNotFoundError:  # the checkpoint was deleted in the meantime
                     continue
                 if _is_usable(entry):
                     path = os.path.abspath(entry.path)

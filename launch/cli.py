@@ -28,11 +28,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command `mpchain-launch`.
 
     Args:
-        arguments: The command's arguments; None for those of this process.
+        arguments: The command's arguments; None stands for the arguments of this process.
 
     Returns:
-        The exit code of the first rank that failed, 128 + n if signal n ended it; 0 if none failed;
-        2 for wrong use.
+        The exit code of the first rank that failed, or 128 + n if signal n ended that rank; 0 if no
+        rank failed; 2 for wrong use.
 
     Example:
         >>> main(["-n", "2", "train.py", "--lr", "0.1"])  # doctest: +SKIP
@@ -42,15 +42,15 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         if arguments[:1] == ["doctor"]:
-            from . import doctor  # seldom needed, and slow to import
+            from . import doctor  # it is seldom needed, and slow to import
 
             return doctor.main(arguments[1:])
         if arguments[:1] == ["prove"]:
-            from . import prove  # seldom needed, and slow to import
+            from . import prove  # it is seldom needed, and slow to import
 
             return prove.main(arguments[1:])
         if arguments[:1] in (["replay"], ["diff"]):
-            from . import replays  # seldom needed
+            from . import replays  # it is seldom needed
 
             return replays.main(arguments)
         return _launch(arguments)
@@ -59,7 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def describe(plan: Plan) -> str:
-    """Returns a text that shows a plan: environment variables, those of each rank, the command.
+    """Returns a text that shows a plan: common environment variables, each rank's own ones, the
+    command.
 
     Example:
         >>> plan = Plan(n=1, program=["train.py"], starter=mpirun.Direct(), variables={"A": "1"})
@@ -70,7 +71,7 @@ def describe(plan: Plan) -> str:
     environment = {**os.environ, **plan.variables}
     lines = [f"{name}={value}" for name, value in plan.variables.items()]
     lines += [f"host {host}: {slots} slots" for host, slots in plan.hosts.items()]
-    for rank in range(0 if plan.hosts else plan.n):  # each other host decides for itself
+    for rank in range(0 if plan.hosts else plan.n):  # other hosts set their variables
         share = binding.rank_variables(environment, plan.n - plan.spares)
         lines.append(f"[{rank}] " + " ".join(f"{name}={value}" for name, value in share.items()))
     return "\n".join([*lines, shlex.join(plan.command(os.environ))])
@@ -83,7 +84,7 @@ def _launch(arguments):
     options.program = ["--record" if a == "--record=" else a for a in options.program]
     _check(parser, options)
     if options.scheduler:
-        from . import schedulers  # seldom needed, and slow to import
+        from . import schedulers  # it is seldom needed, and slow to import
 
         return schedulers.main(parser, options)
     plan = _plan(parser, options)
@@ -99,7 +100,7 @@ def _launch(arguments):
             parser.error(f"{option} {folder}: {error.strerror}")
     os.environ[COMMAND_VARIABLE] = shlex.join(["mpchain-launch", *arguments])
     if options.page:
-        from . import page  # seldom needed, and slow to import
+        from . import page  # it is seldom needed, and slow to import
 
         plan = plan.replace(page=page.start(parser, shlex.join(options.program), options.page))
     folder = options.checkpoint_dir
@@ -113,13 +114,13 @@ def _launch(arguments):
 
 
 class _Version(argparse.Action):
-    """Prints the version, which is looked up only on request."""
+    """Prints the version, which is looked up only when the option is used."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, nargs=0, **options)
 
     def __call__(self, parser, *_):
-        from importlib import metadata  # seldom needed, and slow to import
+        from importlib import metadata  # it is seldom needed, and slow to import
 
         try:
             version = metadata.version("mpchain")
@@ -139,42 +140,48 @@ def _parser():
         description="Runs a Python script on N ranks; 'doctor' tests the installation; 'prove' "
         "tests whether ranks compute what one process computes; 'replay' computes steps of a "
         "recorded run again, in one process.",
-        epilog=f"A job is ended when a rank stands still as it starts, or after the others have "
-        f"finished, or mpirun is stopped, for {TIMEOUT_VARIABLE} seconds "
+        epilog=f"The launcher ends a job when a rank stands still as it starts, or after other "
+        f"ranks have finished, or when mpirun is stopped, for {TIMEOUT_VARIABLE} seconds "
         f"(default: {DEFAULT_TIMEOUT:g}; inf: never).",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    ranks = "number of ranks; auto: all slots, else one per GPU, else one per two cores"
+    ranks = "number of ranks; auto: all slots, or without slots one per GPU, or one per two cores"
     add("-n", "--ranks", type=_ranks, required=True, metavar="N", help=ranks)
     add("-m", "--module", action="store_true", help="run a module, as python -m does")
-    add("--env", **_MANY, metavar="NAME[=VALUE]", help="set for all ranks")
+    add("--env", **_MANY, metavar="NAME[=VALUE]", help="set an environment variable for all ranks")
     prefix = "put the number of the rank before each line, as in '[2] text' (default: if N > 1)"
     add("--prefix", action=argparse.BooleanOptionalAction, help=prefix)
     merge = (
         "show once, as '[0-3] text', what several ranks print at a time (default: with --prefix)"
     )
     add("--merge", action=argparse.BooleanOptionalAction, default=True, help=merge)
-    verbose = "show also messages of MPI libraries that say nothing new, and variables set for them"
+    verbose = (
+        "show also repeated messages of MPI libraries, and the variables that are set for them"
+    )
     add("-v", "--verbose", action="store_true", help=verbose)
-    add("--log-dir", metavar="FOLDER", help="write what each rank prints into a file there, too")
-    trace = "profile 100 steps: write a timeline of all ranks and a table there"
+    add(
+        "--log-dir",
+        metavar="FOLDER",
+        help="also write the output of each rank to a file there",
+    )
+    trace = "profile 100 steps: write a timeline of all ranks and a table to this folder"
     add("--trace", metavar="FOLDER", help=trace)
-    record = "record fingerprints of each step there (default: record), for 'mpchain-launch replay'"
+    record = "record fingerprints of each step in this folder (default: record) for 'replay'"
     add("--record", metavar="FOLDER", help=record)
     page = "serve a page on this host that shows the job live in a browser"
     add("--page", action="store_const", const="view", help=page)
-    control = "the same, with a button that stops training after an iteration"
+    control = "serve the page with a button that stops training after an iteration"
     add("--page=control", dest="page", action="store_const", const="control", help=control)
     add("--timeout", **_SECONDS, help="end the job after this time, restarts included")
     bind = (
-        "bind each rank to cores of its own, or to a NUMA domain, and say so (default: none: ranks "
-        "have as many threads as cores)"
+        "bind each rank to its own cores, or to a NUMA domain, and print the binding (default: "
+        "none: ranks have as many threads as cores)"
     )
     add("--bind", choices=binding.MODES, default="none", help=bind)
     grace = "time from asking ranks to end to SIGKILL (default: 5)"
     add("--grace", **_SECONDS, default=5.0, help=grace)
-    mpi = "what starts the ranks (default: the mpirun of the MPI library that mpi4py loads)"
+    mpi = "program that starts the ranks (default: the mpirun of the MPI library of mpi4py)"
     add("--mpi", choices=("auto", "openmpi", "mpich", "srun"), default="auto", help=mpi)
     add("--version", action=_Version, help="print the version of mpchain and exit")
     add("--dry-run", action="store_true", help="print the command and the environment, run nothing")
@@ -197,15 +204,15 @@ def _add_restarts(parser):
     add("--restarts", type=whole_number(0), default=0, metavar="N", help=most)
     wait = "wait before a restart, twice as long each time without progress (default: 1)"
     add("--backoff", **_SECONDS, default=1.0, help=wait)
-    where = "where the script saves its checkpoints; the highest number in a name is the newest"
+    where = "folder of the script's checkpoints; the highest number in a name is the newest"
     add("--checkpoint-dir", metavar="FOLDER", help=where)
-    names = f"their names (default: {', '.join(PATTERNS)})"
+    names = f"names of the checkpoints (default: {', '.join(PATTERNS)})"
     add("--checkpoint-pattern", metavar="PATTERN", help=names)
     resume = "resume at the first start, too, from the newest checkpoint of any earlier run"
     add("--resume", action="store_true", help=resume)
     least = (
-        "restart on the remaining hosts if they have slots for N ranks (default: all); with "
-        "--elastic also: end the job when fewer are left (default: 1)"
+        "restart on the remaining hosts if they have slots for N ranks (default: all ranks); with "
+        "--elastic also end the job when fewer ranks are left (default: 1)"
     )
     add("--min-ranks", **_NUMBER, help=least)
 
@@ -213,20 +220,20 @@ def _add_restarts(parser):
 def _add_elastic(parser):
     group = parser.add_argument_group(
         "elastic jobs",
-        "With --elastic the other ranks continue when a signal ends a rank, or its host is cut "
-        "off; an exception still ends the job. It needs Open MPI 5 with ULFM.",
+        "With --elastic the other ranks continue when a signal ends a rank, or when its host is "
+        "cut off; an exception still ends the job. The option needs Open MPI 5 with ULFM.",
     )
     add = group.add_argument
     add("--elastic", action="store_true", help="continue without ranks that are lost")
-    most = "end the job when more ranks are lost in an hour, and restart it if --restarts allows"
+    most = "end the job, and restart it if --restarts allows, when more ranks are lost in an hour"
     add("--max-losses-per-hour", type=whole_number(0), metavar="N", help=most)
-    spares = "start K more ranks, which wait in run_elastic to take the places of lost ones"
+    spares = "start K more ranks, which wait in run_elastic to replace lost ranks"
     add("--spares", type=whole_number(0), default=0, metavar="K", help=spares)
 
 
 def _add_schedulers(parser):
     group = parser.add_argument_group(
-        "batch systems", "With --scheduler nothing is run: the script for it is printed."
+        "batch systems", "With --scheduler, the launcher runs no job, but prints a script for it."
     )
     add = group.add_argument
     scheduler = "print a batch script, or the manifest of an MPIJob"
@@ -234,14 +241,14 @@ def _add_schedulers(parser):
     add("--nodes", **_NUMBER, default=1, help="number of hosts (default: 1)")
     add("--gpus", **_NUMBER, help="GPUs of each host")
     add("--cores", **_NUMBER, help="cores of each rank")
-    add("--time", type=clock_time, metavar="HH:MM:SS", help="limit of time")
-    add("--name", help="name of the job (default: that of the script)")
+    add("--time", type=clock_time, metavar="HH:MM:SS", help="time limit")
+    add("--name", help="name of the job (default: the name of the script)")
     add("--queue", help="queue or partition")
     add("--account", help="account or project")
     add("--image", help="container image with mpchain and the script (kubernetes)")
-    directive = "one more line for the batch system, such as '--constraint=a100'"
+    directive = "another line for the batch system, such as '--constraint=a100'"
     add("--directive", **_MANY, metavar="TEXT", help=directive)
-    setup = "one more line of shell before the start, such as 'module load openmpi'"
+    setup = "another line of shell before the start, such as 'module load openmpi'"
     add("--setup", **_MANY, metavar="TEXT", help=setup)
 
 
@@ -332,17 +339,17 @@ def _check_program(parser, program, is_module):
         if not top or not importlib.util.find_spec(top):
             parser.error(f"no module named {name!r}")
     elif re.fullmatch(r"python[\d.]*", os.path.basename(name)):
-        parser.error(f"name the script without {name}: ranks run the Python of mpchain-launch")
+        parser.error(f"pass the script without {name}: ranks run the Python of mpchain-launch")
     elif not os.path.exists(name):
         parser.error(f"no script {name!r} in {os.getcwd()}")
 
 
 def _number_of_ranks(parser, options, allocation, hosts):
-    """Returns the number of ranks, spare ones included."""
+    """Returns the number of ranks, including spare ranks."""
     slots, spares = sum(hosts.values()), options.spares
     if options.ranks == "auto":
         if slots and slots <= spares:
-            parser.error(f"--spares {spares} leaves none of the {slots} slots to ranks that work")
+            parser.error(f"--spares {spares} leaves none of the {slots} slots to ranks that train")
         return slots or spares + (len(binding.gpus(os.environ)) or max(1, binding.cores() // 2))
     n = options.ranks + spares
     if hosts and n > slots and not options.oversubscribe:
@@ -351,7 +358,7 @@ def _number_of_ranks(parser, options, allocation, hosts):
         source = "" if options.hosts or options.hostfile else f" of {allocation.name}"
         parser.error(
             f"{n} ranks{spare} need {n} slots, and the hosts{source} have {slots} "
-            f"({names}): ask for more, take fewer ranks, or add --oversubscribe"
+            f"({names}): ask for more slots, use fewer ranks, or add --oversubscribe"
         )
     return n
 
@@ -360,21 +367,21 @@ def _added(parser, options):
     # Buffered output of a rank would appear late, and be lost if the rank is killed.
     added = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
     if options.elastic:
-        added["MPCHAIN_ELASTIC"] = "1"  # mpchain reads it
+        added["MPCHAIN_ELASTIC"] = "1"  # mpchain reads this variable
     if options.trace:
-        added["MPCHAIN_TRACE"] = os.path.abspath(options.trace)  # mpchain reads it
+        added["MPCHAIN_TRACE"] = os.path.abspath(options.trace)  # mpchain reads this
     if options.record is not None:
-        added["MPCHAIN_RECORD"] = os.path.abspath(options.record or "record")  # mpchain reads it
+        added["MPCHAIN_RECORD"] = os.path.abspath(options.record or "record")  # mpchain reads this
     if options.bind != "none":
-        added[binding.VARIABLE] = options.bind  # the supervisors read it
+        added[binding.VARIABLE] = options.bind  # the supervisors read this variable
     if options.page:
-        added[PAGE_VARIABLE] = options.page  # the supervisors read it
+        added[PAGE_VARIABLE] = options.page  # the supervisors read this variable
     for item in options.env:
         name, equals, value = item.partition("=")
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-            parser.error(f"--env takes NAME=VALUE or NAME, not {item!r}")
+            parser.error(f"--env must be NAME=VALUE or NAME, not {item!r}")
         if not equals and name not in os.environ:
-            parser.error(f"--env {name}: this variable is not set; set it, or give NAME=VALUE")
+            parser.error(f"--env {name}: this variable is not set; set it, or pass NAME=VALUE")
         added[name] = value if equals else os.environ[name]
     return added
 
@@ -391,4 +398,4 @@ def _say_what_is_special(plan):
     devices = binding.gpus(os.environ)
     if 0 < len(devices) < n:
         number = f"{len(devices)} GPU{'s' * (len(devices) > 1)}"
-        say(f"{n} ranks share {number}; NCCL needs one for each rank")
+        say(f"{n} ranks share {number}; NCCL needs one GPU for each rank")

@@ -11,7 +11,7 @@ from .findings import FAILURE, NOTE, OK, WARNING, Finding
 PROBE = os.path.join(plan.FOLDER, "probe_host.py")
 SHARED_MEMORY = "/dev/shm"
 TIME = 120.0
-# The option that mounts a folder of the host in a container.
+# These options mount a folder of the host in a container.
 _BIND = {"Docker": "docker run -v {0}:{0} ...", "Podman": "podman run -v {0}:{0} ..."}
 _BIND |= {"Apptainer": "apptainer exec --bind {0} ...", "": "choose another folder, or TMPDIR"}
 _BIND["Singularity"] = _BIND["Apptainer"].replace("apptainer", "singularity")
@@ -23,7 +23,7 @@ def bind(kind: str, places: list[str]) -> str:
     """Returns the command that makes folders of the host visible in a container.
 
     Args:
-        kind: The kind of container, as probe_host.py names it.
+        kind: The kind of container, in the words of probe_host.py.
         places: The folders.
 
     Example:
@@ -34,11 +34,11 @@ def bind(kind: str, places: list[str]) -> str:
 
 
 def ask(words: list[str], results: str) -> tuple[dict, list[Finding]]:
-    """Runs the probe in a container; returns its answers, or a failure.
+    """Runs probe_host.py in a container; returns its answers, or a failure.
 
     Args:
-        words: The command that runs a given command in the container; the last word may be the
-            container's Python.
+        words: The words of the command that runs a given command in the container; the last word
+            may be the container's Python.
         results: The folder of results.
 
     Example:
@@ -54,7 +54,7 @@ def ask(words: list[str], results: str) -> tuple[dict, list[Finding]]:
     if code == 0 and line.startswith("{"):
         return json.loads(line), []
     reason = batch_doctor.explain(errors.encode()) or errors.strip().rpartition("\n")[2]
-    hint = f"this must work by itself: '{shlex.join([*words, 'true'])}'"
+    hint = f"this command must work by itself: '{shlex.join([*words, 'true'])}'"
     return {}, [Finding("container", FAILURE, reason or f"exit code {code}", hint, "container")]
 
 
@@ -62,8 +62,8 @@ def compare(outside: dict, inside: dict, results: str) -> list[Finding]:
     """Returns the findings about differences between the host and a container.
 
     Args:
-        outside: The answers of the probe on the host.
-        inside: The answers of the probe in the container.
+        outside: The answers of probe_host.py on the host.
+        inside: The answers of probe_host.py in the container.
         results: The folder of results.
 
     Example:
@@ -105,7 +105,7 @@ def compare(outside: dict, inside: dict, results: str) -> list[Finding]:
 
 
 def try_ranks(words: list[str], starter: mpirun.Direct | None) -> list[Finding]:
-    """Returns findings: whether the host's mpirun can start ranks in a container.
+    """Returns a finding about whether the host's mpirun can start ranks in a container.
 
     Args:
         words: The same as in `ask`.
@@ -129,7 +129,8 @@ def try_ranks(words: list[str], starter: mpirun.Direct | None) -> list[Finding]:
 
 
 def _split(words):
-    """Returns the command, and the container's Python: the command's last word, or python3."""
+    """Returns the command without its last word, if this is a Python; and this Python, or
+    python3."""
     if os.path.basename(words[-1]).startswith("python"):
         return words[:-1], words[-1]
     return words, "python3"

@@ -1,4 +1,4 @@
-"""Tests the installation: software of each host, differences between hosts, speed of messages."""
+"""Tests an installation: software of each host, differences between hosts, speed of messages."""
 
 import contextlib
 import json
@@ -28,23 +28,26 @@ GIB = 1 << 30
 PROBE_HOST = os.path.join(plan.FOLDER, "probe_host.py")
 TIME_TO_CONNECT, TIME_TO_PROBE = 10.0, 120.0
 LEAST_TEMPORARY = 1 << 26
-LEAST_PROCESSES = 1024  # a rank has about a dozen threads
-LEAST_ADDRESS_SPACE = 64 * GIB  # CUDA alone reserves as much address space as there is memory
-MOST_CLOCK = 300.0  # clock difference in seconds above which Slurm's munge rejects messages
+LEAST_PROCESSES = 1024  # each rank has about a dozen threads
+LEAST_ADDRESS_SPACE = 64 * GIB  # CUDA reserves as much as the host has memory
+MOST_CLOCK = 300.0  # seconds; Slurm's munge rejects messages above this difference
 
 # In these versions of Open MPI, losing a rank during recovery can end an elastic job.
 BAD_FOR_ELASTIC = r"\(Open MPI\) v?(5\.0\.1[01])\b"
 
-# Facts that must (FAILURE) or should (WARNING) be the same on all hosts.
+# These facts must (FAILURE) or should (WARNING) be the same on all hosts.
 SAME = {"python": FAILURE, "numpy": WARNING, "mpchain": FAILURE, "mpi": FAILURE, "mpi4py": FAILURE}
 SAME |= {"driver": WARNING, "cuda": WARNING, "nccl": FAILURE, "cudnn": WARNING}
 
-# Maps each missing fact to a verdict and a hint.
+# This dict maps a fact to the verdict and the hint if a host lacks it.
 MISSING = {
     "mpchain": (FAILURE, "ranks there cannot import mpchain: pip install mpchain"),
     "numpy": (FAILURE, "pip install numpy"),
     "blas": (NOTE, "NumPy does not report its BLAS"),
-    "numba": (NOTE, "optimizers and normalization on CPUs are slower: pip install 'mpchain[cpu]'"),
+    "numba": (
+        NOTE,
+        "optimizers and normalization on CPUs are slower: pip install 'mpchain[cpu]'",
+    ),
     "onednn": (NOTE, "convolutions on CPUs are slower: pip install 'mpchain[cpu]'"),
     "mpi4py": (WARNING, "several ranks need it: pip install 'mpchain[mpi]'"),
     "mpi": (WARNING, "several ranks need an MPI library: pip install 'mpchain[mpi]'"),
@@ -63,13 +66,13 @@ ON_GPUS = ("cuda_aware", "driver", "topology", "cuda", "nccl", "cudnn")
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the report.
+    """Runs `mpchain-launch doctor`: prints the report.
 
     Args:
         arguments: The command line after the word ``doctor``.
 
     Returns:
-        1 if there is a failure, else 0.
+        The exit code: 1 if there is a failure, otherwise 0.
 
     Example:
         >>> main(["--hosts", "a:2,b:2"])  # doctest: +SKIP
@@ -110,7 +113,7 @@ def _check_gpu(parser, options):
         findings = gpu_doctor.check_gpu(options.gpu, **how, say=say)
     except OSError as error:
         parser.error(f"--gpu {options.gpu}: {error.strerror}")
-    print("\nIn all, first what is wrong:")
+    print("\nSummary, failures first:")
     order = FAILURE, WARNING, NOTE, OK
     return show(sorted(findings, key=lambda f: order.index(f.verdict)), as_json=False)
 
@@ -131,7 +134,7 @@ def _check_container(options, outside):
 def _parser():
     parser = Parser(
         prog="mpchain-launch doctor",
-        description="Tests the installation: a verdict and a hint for each thing.",
+        description="Tests the installation: prints a verdict and a hint for each part of it.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -142,15 +145,15 @@ def _parser():
         "--container",
         metavar="'WORDS'",
         help="the words that run a command in a container, such as 'apptainer exec train.sif': "
-        "look inside as well, and start two ranks there by the mpirun outside",
+        "test inside the container, too, and start two ranks there by the mpirun outside",
     )
     gpu = "compare the first GPU of this host with its CPU and with PyTorch instead"
-    add("--gpu", metavar="FOLDER", help=f"{gpu}; results.jsonl there has all that is found")
-    seconds = f"with --gpu: after which the rest is left out (default: {gpu_doctor.SECONDS})"
+    add("--gpu", metavar="FOLDER", help=f"{gpu}; results.jsonl in FOLDER gets all results")
+    seconds = f"with --gpu: time limit, after which no test begins (default: {gpu_doctor.SECONDS})"
     add("--seconds", type=whole_number(1), metavar="N", help=seconds)
-    only = "with --gpu: only the parts whose title has one of these words"
+    only = "with --gpu: run only the parts whose title has one of these words"
     add("--only", metavar="WORD[,WORD]", help=only)
-    double = "with --gpu: rehearse on the double of the tests, in mpchain's source tree"
+    double = "with --gpu: use the tests' double of a GPU, in mpchain's source tree"
     add("--double", action="store_true", help=double)
     add_hosts(parser)
     return parser
@@ -185,7 +188,7 @@ def judge(answer: dict, host: str = "") -> list[Finding]:
 
 
 def compare(answers: dict[str, dict]) -> list[Finding]:
-    """Returns the findings about differences between hosts.
+    """Returns findings about differences between the answers of hosts.
 
     Args:
         answers: The output of probe_host.py on each host.
@@ -204,7 +207,7 @@ def compare(answers: dict[str, dict]) -> list[Finding]:
             findings.append(Finding(f"{item} differs", verdict, found, hint))
     clocks = [answer["clock"] for answer in answers.values() if "clock" in answer]
     if clocks and (apart := max(clocks) - min(clocks)) > MOST_CLOCK:
-        hint = "Slurm's munge refuses such hosts, and make rebuilds for nothing: set them by NTP"
+        hint = "Slurm's munge refuses such hosts, and make rebuilds files: set the clocks by NTP"
         findings.append(Finding("clocks differ", WARNING, f"by {apart:.0f} s", hint))
     if len(answers) > 1 and not findings:
         findings.append(Finding("hosts", OK, f"{len(answers)} hosts have the same versions"))
@@ -215,17 +218,17 @@ def _judge_size(size, hint):
     return (WARNING if size < GIB else OK), f"{size / GIB:.1f} GiB", hint if size < GIB else ""
 
 
-_HOST_MEMORY = "GPU arrays travel through host memory unless NCCL takes them"
+_HOST_MEMORY = "GPU arrays travel through host memory unless NCCL sends them"
 _SHM_SIZE = "gradients of a host are summed there; in a container: docker run --shm-size=8g"
-_CHECKPOINTS = "checkpoints may not fit: free some, or choose another folder"
-_TEMPORARY = "MPI keeps files there: free some, or set TMPDIR to a local folder with room"
+_CHECKPOINTS = "checkpoints may not fit: free some space, or choose another folder"
+_TEMPORARY = "MPI keeps files there: free some space, or set TMPDIR to a local folder with space"
 _LOCKED = (
-    "InfiniBand needs more: set ulimit -l unlimited, also for ssh and the daemons of the batch "
-    "system"
+    "InfiniBand needs more memory: set ulimit -l unlimited, also for ssh and the daemons of the "
+    "batch system"
 )
 _CONTAINER = (
-    "an mpirun outside must be of the MPI, and the version, that mpi4py loads inside; a launcher "
-    "that runs inside needs no more"
+    "an mpirun outside must be the same MPI, in the same version, as mpi4py loads inside; a "
+    "launcher inside needs nothing more"
 )
 
 
@@ -241,7 +244,7 @@ def _judge_folders(found):
 
 
 def _judge_limit(least, unit, name, hint):
-    """Returns a function that judges a limit; -1 means no limit."""
+    """Returns a function that judges the value of a limit; a value of -1 means no limit."""
 
     def judge_limit(limit):
         if limit < 0:
@@ -315,7 +318,7 @@ def _find_mpirun(allocation):
 
 def _ask_hosts(slots, allocation, results):
     """Returns the answers of the hosts, and a failure for each host without one."""
-    # The probe gets this variable because ranks would get it, too.
+    # The probe gets PYTHONPATH, because ranks would get it, too.
     path = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
     words = ["env", *path, sys.executable, PROBE_HOST, os.path.abspath(results)]
     shell, wanted = allocation.remote_shell, {}

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-# Each starter sets variables to the rank, the number of ranks, and both of these on this host. The
+# Each starter sets variables for the rank and the number of ranks, in the job and on this host. The
 # innermost starter comes first: mpirun runs inside a Slurm allocation, not the other way around. A
-# bare PMIx server (the last) sets only the rank.
+# PMIx server without a starter (the last row) sets only the rank.
 _MPI = "OMPI_COMM_WORLD_"
 STARTERS = {
     "Open MPI": (f"{_MPI}RANK", f"{_MPI}SIZE", f"{_MPI}LOCAL_RANK", f"{_MPI}LOCAL_SIZE"),
@@ -15,12 +15,12 @@ STARTERS = {
 
 
 class Environment:
-    """The starter of this process, and its rank; by default the shell, and rank 0 of 1.
+    """The starter and the rank of this process; by default the shell, and rank 0 of 1.
 
     Attributes:
         starter: The name of the starter.
         rank, size: The rank of this process, and the number of ranks.
-        local_rank, local_size: The same among the ranks of this host.
+        local_rank, local_size: The rank among the ranks of this host, and their number.
 
     Example:
         >>> vars(Environment())
@@ -54,5 +54,6 @@ def detect(variables: Mapping[str, str]) -> Environment:
 
 
 def _number(text):
-    # Slurm writes "2(x3)" for two tasks on each of three nodes, and "2,1" where they differ.
+    # Slurm writes "2(x3)" for two tasks on each of three nodes, and "2,1" if nodes have different
+    # numbers.
     return int(text.partition("(")[0].partition(",")[0]) if text else None

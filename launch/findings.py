@@ -11,9 +11,9 @@ class Finding:
     Args:
         item: The subject of the test.
         verdict: `OK`, `NOTE`, `WARNING` or `FAILURE`.
-        found: The result.
-        hint: What to do; empty if nothing.
-        host: The host; empty for all hosts.
+        found: The result of the test.
+        hint: The action to take; empty if no action is needed.
+        host: The name of the host; empty for all hosts.
 
     Example:
         >>> vars(Finding("numpy", FAILURE, "none", "pip install numpy"))["hint"]
@@ -29,7 +29,7 @@ def show(findings: list[Finding], as_json: bool) -> int:
     """Prints findings as a table or as JSON.
 
     Returns:
-        1 if there is a failure, else 0.
+        1 if there is a failure, otherwise 0.
 
     Example:
         >>> show([Finding("numpy", OK, "2.4.6")], as_json=False)

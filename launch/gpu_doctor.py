@@ -28,8 +28,8 @@ DOUBLES = pathlib.Path(__file__).parents[1] / "tests" / "gpu" / "doubles"
 AT_ONCE = 6
 TIME_TO_PLAN = 60.0
 TIME_OF_RANKS = 80
-LEAST = 2.0  # seconds in which a process may still send results
-SHARED = "NCCL_MULTI_RANK_GPU_ENABLE=1"  # a variable of NCCL
+LEAST = 2.0  # seconds that a process must have left to begin
+SHARED = "NCCL_MULTI_RANK_GPU_ENABLE=1"  # it makes NCCL accept two ranks on one GPU
 VERSIONS = ("mpchain", "GPU", "CUDA driver", "CUDA runtime", "CuPy", "NCCL")
 PARTS = "mpchain.gpu_doctor.parts"
 
@@ -38,12 +38,13 @@ class Step(NamedTuple):
     """A program that prints results.
 
     Attributes:
-        title: the name of a result that the program should have sent.
+        title: the name of the step, for a program that sends no result.
         command: the arguments of Python that run the program.
-        limit: seconds for each result.
+        limit: the most seconds until the next result.
         at_once: whether other steps may run at the same time.
-        failed: the verdict on a failed result.
-        can_go_on: whether the program takes ``--after``.
+        failed: the verdict if a result is a failure.
+        can_go_on: whether the program has the option ``--after``, which names the test to continue
+            after.
     """
 
     title: str
@@ -59,12 +60,12 @@ class Doctor:
 
     Args:
         folder: the folder of the file of results, created if it does not exist.
-        seconds: the time limit: after it no step begins, and running steps are ended.
-        is_double: whether the tests' double stands for the GPU.
+        seconds: the time limit: when it has passed, no step begins, and running steps are ended.
+        is_double: whether the tests' double of CuPy replaces the GPU.
         say: a function that is called with each finding as soon as it is known.
 
     Attributes:
-        path: the path of the file.
+        path: the path of the file of results.
         environment: the environment variables of the processes.
         rows: all results.
         findings: the findings about these results.
@@ -90,8 +91,8 @@ class Doctor:
         self.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*paths, *sys.path]))
 
     def run(self, step: Step) -> list[dict]:
-        """Runs a step and returns its results; if a result's test ends the process, the step
-        continues with the next one."""
+        """Runs a step and returns its results. If a test ends the process, the step continues with
+        the next test."""
         after, rows = None, []
         while True:
             told, begun, why = self._run_once(step, after)
@@ -105,8 +106,8 @@ class Doctor:
             after = begun
 
     def _run_once(self, step, after):
-        """Returns the results, the name of the last test that had begun, and why the process
-        ended: None if it finished, empty if it died after sending that test's result."""
+        """Returns the results, the name of the last test that had begun, and why the process ended:
+        None if it finished, an empty string if it died after sending the last test's result."""
         left = self._end - time.monotonic()
         if left < LEAST:
             return [], None, "no time left"
@@ -185,7 +186,7 @@ class Doctor:
         return next((row[key] for row in self.rows if key in row), None)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file of results."""
         self._file.close()
 
 
@@ -223,7 +224,7 @@ class _Watch:
 
 
 def _parsed(line):
-    """Parses a line of JSON; returns an empty object for a line that another library printed."""
+    """Parses a line of JSON; returns an empty dict for any other line, which a library printed."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -247,10 +248,11 @@ def check_gpu(
     """Returns the findings about GPUs.
 
     Args:
-        folder: The folder of ``results.jsonl``, which gets all results as lines of JSON.
-        seconds: The time limit, after which the remaining steps are not run.
-        is_double: Whether the tests' double stands for the GPU.
-        only: A word, or several words joined by commas: only steps whose title contains one run.
+        folder: The folder of ``results.jsonl``, to which all results are written as lines of JSON.
+        seconds: The time limit, after which no further step is run.
+        is_double: Whether the tests' double of CuPy replaces the GPU.
+        only: A word, or several words joined by commas: only steps whose title contains a word are
+            run.
         say: A function that is called with each finding as soon as it is known.
 
     Example:
@@ -261,7 +263,7 @@ def check_gpu(
         words = ["-m", PARTS, "plan", *["double"] * is_double]
         first = Step("plan", tuple(words), TIME_TO_PLAN, can_go_on=False)
         plan = [*_planned(doctor, first)]
-        doctor.run_all(plan[:1])  # the first plan is the machine's own
+        doctor.run_all(plan[:1])  # the first step describes the machine
         if doctor.found("GPUs"):
             steps = itertools.chain(plan[1:], _ranks(doctor), _suites(doctor))
             words = [word for word in only.split(",") if word]
@@ -296,13 +298,13 @@ def _planned(doctor, step) -> Iterator[Step]:
 
 def _ranks(doctor) -> Iterator[Step]:
     """Yields steps of two ranks, each with its own GPU. NCCL must refuse to share one GPU, unless a
-    variable allows that."""
+    variable allows sharing."""
     try:
         is_there = mpirun.find()
     except mpirun.UnknownMpirunError as error:
         is_there, reason = None, str(error)
     else:
-        reason = f"it needs mpirun: {mpirun.INSTALL}"
+        reason = f"this test needs mpirun: {mpirun.INSTALL}"
     if not is_there:
         doctor.note(Step("two ranks", (), 0), {"name": "two ranks", "reason": reason})
         return
@@ -311,13 +313,13 @@ def _ranks(doctor) -> Iterator[Step]:
         launcher = ["-m", __package__, "-n", "2", "--no-prefix", f"--timeout={TIME_OF_RANKS - 10}"]
         launcher += ["--env", variable] if variable else []
         program = *launcher, "-m", "mpchain.gpu_doctor.ranks"
-        # With one GPU, NCCL either works or refuses; neither is a failure.
+        # If there is one GPU, NCCL either works or refuses; neither is a failure.
         failed = NOTE if variable else FAILURE
         yield Step(title, program, TIME_OF_RANKS, failed=failed, can_go_on=False)
 
 
 def _suites(doctor) -> Iterator[Step]:
-    """Yields the tests of kernels if this is a source tree, then some under compute-sanitizer."""
+    """Yields the tests of kernels if this is a source tree, then a few under compute-sanitizer."""
     tests = DOUBLES.parents[1]
     if doctor.is_double or not (tests / "kernels").is_dir():
         return
@@ -357,7 +359,7 @@ def judge(row: dict, step: Step, path: str, is_double: bool) -> Iterator[Finding
         yield Finding(name, OK, f"{1e3 * row['seconds']:.3g} ms")
     elif "found" in row:
         is_time = is_double and "milliseconds" in row
-        hint = "not a GPU's: CuPy is the double of the tests" if is_time else ""
+        hint = "not measured on a GPU: CuPy is the double of the tests" if is_time else ""
         yield Finding(name, NOTE if is_time else OK, row["found"], hint)
     elif "error" in row:
         yield Finding(name, OK, f"as on the CPU, to {row['error']:.0e} of the largest number")
@@ -366,7 +368,7 @@ def judge(row: dict, step: Step, path: str, is_double: bool) -> Iterator[Finding
 def _failure(name, row, step, path):
     if isinstance(row["error"], str):
         reason = row["error"].strip().rpartition("\n")[2]
-        return Finding(name, step.failed, "an exception", f"{reason}; all is in {path}")
+        return Finding(name, step.failed, "an exception", f"{reason}; the traceback is in {path}")
     found = f"differs from the CPU by {row['error']:.0e} of the largest number"
     kernel = f" ({row['kernel']})" if "kernel" in row else ""
     return Finding(name, step.failed, found + kernel, f"please report it, with {path}")
@@ -386,13 +388,13 @@ def _judge_versions(row, name):
 
 
 def _judge_names(differences, path):
-    """Yields the finding about CuPy's names, if they were compared."""
+    """Yields a finding about the names that CuPy exports, if they were compared."""
     if differences:
-        found = f"{len(differences)} are not as mpchain is tested against"
+        found = f"{len(differences)} differ from the CuPy with which mpchain is tested"
         hint = f"these matter only if a check fails; {differences[0]}; all are in {path}"
         yield Finding("CuPy's names", NOTE, found, hint)
     elif differences is not None:
-        yield Finding("CuPy's names", OK, "those that mpchain is tested against")
+        yield Finding("CuPy's names", OK, "as in the CuPy with which mpchain is tested")
 
 
 def summary(findings: list[Finding]) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""The hosts of a job: those named by options, or those that a batch system allocated."""
+"""The hosts of a job, from options or from the allocation of a batch system."""
 
 import argparse
 import os
@@ -17,11 +17,12 @@ def add_hosts(parser: Parser) -> None:
         'a:2,b'
     """
     group = parser.add_argument_group(
-        "hosts", "Without these the hosts that a batch system allocated, else this one alone."
+        "hosts",
+        "Without these: the hosts that a batch system allocated, or only this host.",
     )
     either = group.add_mutually_exclusive_group()
     either.add_argument("--hosts", metavar="A:2,B:2", help="hosts with their numbers of ranks")
-    either.add_argument("--hostfile", metavar="FILE", help="the same, one host a line")
+    either.add_argument("--hostfile", metavar="FILE", help="a file with one host per line")
     group.add_argument(
         "--oversubscribe", action="store_true", help="allow more ranks than the hosts have slots"
     )
@@ -30,14 +31,14 @@ def add_hosts(parser: Parser) -> None:
         type=seconds,
         default=10.0,
         metavar="SECONDS",
-        help="give up on a host after this time without a heartbeat (default: 10)",
+        help="take a host for lost after this time without a heartbeat (default: 10)",
     )
 
 
 def find_hosts(
     parser: Parser, options: argparse.Namespace
 ) -> tuple[allocations.Allocation, dict[str, int]]:
-    """Returns the allocation of hosts, and their slots; without slots, only this host is used.
+    """Returns the allocation, and the slots of each host; an empty dict means only this host.
 
     Args:
         parser: The parser that reports errors.

@@ -13,7 +13,7 @@ from . import reach
 
 MOST_AT_ONCE = 64
 
-# The exit codes of the check that runs on each host.
+# The check that runs on each host ends with these exit codes.
 NO_PYTHON, NO_LAUNCHER, NO_FOLDER = 71, 72, 73
 _INSTALL = "install mpchain there at the same place as here, or on a file system that both share"
 
@@ -29,7 +29,8 @@ def command_on(host: str, remote_shell: Sequence[str], line: str, seconds: float
         return ["sh", "-c", line]
     quick = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(seconds))}")
     options = quick if remote_shell[0] == "ssh" else ()
-    # ssh and blaunch join the words of a command for a shell; others need an explicit shell.
+    # ssh and blaunch join the words of a command for a shell; other remote shells need an explicit
+    # shell.
     wrapped = [line] if remote_shell[0] in ("ssh", "blaunch") else ["sh", "-c", line]
     return [*remote_shell, *options, host, *wrapped]
 
@@ -37,13 +38,13 @@ def command_on(host: str, remote_shell: Sequence[str], line: str, seconds: float
 def complaints(
     hosts: Iterable[str], remote_shell: Sequence[str], needed_file: str, seconds: float
 ) -> dict[str, str]:
-    """Returns, for each host on which ranks cannot run, one sentence that says why.
+    """Returns a dict from each host on which ranks cannot run to a sentence that says why.
 
     Args:
         hosts: The hosts' names.
         remote_shell: The same as in `allocations.Allocation`.
         needed_file: A file of the launcher that each host must have.
-        seconds: How long to wait for the connection, and again for the answer.
+        seconds: The time limit for the connection, and also for the answer.
 
     Example:
         >>> complaints(["localhost"], ("ssh",), os.devnull, 30)
@@ -61,7 +62,7 @@ def complaints(
 
 
 def with_own_path() -> list[str]:
-    """Returns the first words of a command, which make Python find modules as this process does.
+    """Returns the first words of a command that make Python find modules as this process does.
 
     Example:
         >>> with_own_path()[0]
@@ -74,7 +75,7 @@ def run_on_all(commands: dict[str, list[str]], timeout: float) -> dict:
     """Runs a command for each host, several at the same time.
 
     Returns:
-        For each host: the exit code (None after the timeout), standard output and standard error.
+        A dict from each host to the exit code (None after the timeout), standard output and error.
 
     Example:
         >>> run_on_all({"here": ["echo", "hello"]}, 30)

@@ -20,22 +20,23 @@ from .remote_rank import Rank
 from .standstill import Standstill, timeout_of
 from .talk import say
 
-# TIME_TO_FOLLOW: seconds for ranks to end after mpirun, and for mpirun to end after failed ranks.
-# TIME_TO_CLOSE: seconds for mpirun to end after ranks that ended well.
+# Ranks have TIME_TO_FOLLOW seconds to end after mpirun, and mpirun to end after ranks that failed.
+# mpirun has TIME_TO_CLOSE seconds to end after ranks that ended well.
 TIME_TO_FOLLOW = 1.0
 TIME_TO_CLOSE = 30.0
-# The variable with the launcher's command, for programs that print how to continue.
+# This variable holds the launcher's command, for programs that print how to continue.
 COMMAND_VARIABLE = "MPCHAIN_COMMAND"
-# Handshake: seconds for a connection to identify itself, and number of connections allowed besides
-# the ranks.
+# A connection has this many seconds to identify itself. MOST_STRANGERS is the number of connections
+# that are allowed besides those of the ranks.
 TIME_TO_INTRODUCE = 30.0
 MOST_STRANGERS = 50
-# Seconds after which the launcher looks for ranks on other hosts that have not connected.
+# After this many seconds, the launcher looks for ranks on other hosts that have not connected.
 TIME_TO_START = 20.0
 MOST_KEPT_OF_MPIRUN = 1 << 16
 
-# Open MPI prints these messages when it fails to start for a transient reason, in the first case
-# here, and in the second on another host, whose daemon reports the failure by its exit status.
+# Open MPI prints these messages when it fails to start for a transient reason: the first for a
+# failure on this host, the second for one on another host, whose daemon reports it by its exit
+# status.
 PASSING_FAILURES = (b"listener thread failed to start", b"Daemon exit status: 213")
 MOST_STARTS = 3
 
@@ -50,12 +51,12 @@ class Job:
     Attributes:
         cause: The lines of the traceback of the rank that failed first, without prefix.
         is_final: Whether the user ended the job, so that it must not be restarted.
-        losses: The `Losses`: the lost ranks without which the job continues.
+        losses: The `Losses`: the ranks that were lost while the job continues.
         merger: The `Merger` that shows the output of the ranks.
-        ranks: Maps each number of a rank whose supervisor has said hello to its `Rank`.
-        starter_stopped: When mpirun was stopped, as `Loop.time`; None if it runs.
+        ranks: Maps the number of each rank whose supervisor has introduced itself to its `Rank`.
+        starter_stopped: The `Loop.time` at which mpirun was stopped; None if it runs.
         standstill: The `Standstill` that watches the job.
-        verdict: Why the job is being ended, with the exit code; None before that.
+        verdict: The reason why the job is being ended, and the exit code; None if it is not.
 
     Example:
         >>> Job(plan).run()  # doctest: +SKIP
@@ -94,7 +95,7 @@ class Job:
         self.loop.on_readable(self._listener, self._accept)
         self.loop.on_signal(signal.SIGCHLD, lambda number: self._collect())
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup leaves SIGHUP ignored
+            if signal.getsignal(number) != signal.SIG_IGN:  # under nohup, SIGHUP stays ignored
                 self.loop.on_signal(number, self._interrupt)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             self.loop.on_signal(number, self._pass_on)
@@ -159,7 +160,7 @@ class Job:
             self.merger.release()
         return has_ended and not len(self.stdout) and not len(self.stderr)
 
-    # Events of the ranks
+    # These methods handle events of the ranks.
 
     def _accept(self):
         with contextlib.suppress(OSError):  # the rank has already ended, or too many files are open
@@ -179,7 +180,7 @@ class Job:
         self._connections.append(rank)
         self._pause_or_resume()
         if rank.number in self.ranks or rank.number >= self.plan.n:
-            self.end(f"{self.starter_name} started two processes as {rank.name}")
+            self.end(f"{self.starter_name} started two processes for {rank.name}")
         self.ranks[rank.number] = rank
         if len(self.ranks) == self.plan.n and any(each.bound for each in self.ranks.values()):
             say(report.describe_binding(self.ranks))
@@ -192,13 +193,13 @@ class Job:
         (self._strangers if rank in self._strangers else self._connections).remove(rank)
 
     def take_end(self, rank: Rank) -> None:
-        """Called when the program of a rank has ended."""
-        self._collect()  # the program may have ended because mpirun did
+        """Handles the end of a rank's program."""
+        self._collect()  # if mpirun has ended, it may have ended the program
         self._ends.append(rank)
         if rank.code < 0 and not rank.done and self.losses.are_tolerated:
             rank.show_rest()
-            # If mpirun is ending, it has ended the guards first, and then a rank without a guard is
-            # not a loss.
+            # If mpirun is ending, it ends the guards first; a rank without a guard is then not a
+            # loss.
             if rank.has_guard:
                 self._continue_without(rank)
             else:
@@ -216,11 +217,11 @@ class Job:
             self.end(f"{rank.end}{self._fate_of_others}", code, asks_where=True)
 
     def on_guard_end(self, rank: Rank) -> None:
-        """Called when mpirun, or another process, has ended the guard of a rank."""
+        """Handles the end of a rank's guard, which mpirun or another process has ended."""
         self._first_without_guard = self._first_without_guard or rank
 
     def lose(self, rank: Rank) -> None:
-        """Called when a rank's supervisor is gone, which is normal after the program has ended."""
+        """Handles the end of a rank's supervisor, which is normal after the program has ended."""
         if rank in self._strangers:
             self._strangers.remove(rank)
             return
@@ -239,9 +240,10 @@ class Job:
                 self.loop.after(TIME_TO_CLOSE, self._give_up_starter)
 
     def on_program_end(self) -> None:
-        """Called when the program of a rank is over, and only MPI_Finalize is left."""
+        """Handles the end of a rank's program, after which only MPI_Finalize is left."""
         self.standstill.note_progress()
-        # After losing all ranks of a host, Open MPI waits in MPI_Finalize for that host's daemon.
+        # After the loss of all ranks of a host, Open MPI waits in MPI_Finalize for that host's
+        # daemon.
         if self.losses and all(rank.done for rank in self._survivors):
             self.loop.after(TIME_TO_FOLLOW, self._end_finalization)
 
@@ -251,14 +253,14 @@ class Job:
                 rank.stop(signal.SIGKILL, 0.0, where=False)
 
     def give_up(self, rank: Rank) -> None:
-        """Counts a rank as lost because its supervisor does not answer."""
-        rank.channel.close()  # a supervisor that loses the launcher ends its program
+        """Treats a rank as lost because its supervisor does not answer."""
+        rank.channel.close()  # a supervisor without a launcher ends its program
         if not self.plan.hosts:
             processes.signal_process(rank.process, signal.SIGKILL)  # the process may be stopped
         self.lose(rank)
 
     def _continue_without(self, rank):
-        """Continues without a rank, if the job allows it."""
+        """Continues without a rank, if the job allows losses."""
         if rank.ended:
             self.losses.take(rank, rank.fate, processes.shell_code(rank.code))
         else:
@@ -269,7 +271,7 @@ class Job:
         self.on_program_end()
 
     def tell(self, sentence: str) -> None:
-        """Shows a message between the lines of the ranks."""
+        """Prints a message of the launcher between the lines of the ranks."""
         self.merger.put(self.stderr, f"mpchain-launch: {sentence}\n".encode())
 
     @property
@@ -278,7 +280,7 @@ class Job:
         return self._starter_code is None
 
     def _show_first_failure(self, rank, fate):
-        """Shows the last output of the rank that failed first before that of all other ranks."""
+        """Shows the last output of the rank that failed first before the output of other ranks."""
         if self._culprit or self.verdict:
             return
         self._culprit = rank
@@ -299,8 +301,9 @@ class Job:
             say(f"{len(missing)} of {self.plan.n} ranks have not started yet")
 
     def _complaint_about_hosts(self):
-        """Returns a sentence about a host on which no rank can start; empty without such a host."""
-        from . import inquiry  # seldom needed, and slow to import
+        """Returns a sentence about a host on which no rank can start; empty if there is no such
+        host."""
+        from . import inquiry  # it is seldom needed, and slow to import
 
         seen = {rank.host for rank in self.ranks.values()}
         hosts = [host for host in self.plan.hosts if host not in seen]
@@ -310,7 +313,7 @@ class Job:
         self._complaint = "".join(bad[:1]) + more
         return self._complaint
 
-    # Events of mpirun
+    # These methods handle events of mpirun.
 
     def _collect(self):
         if self._starter is None or self._starter_code is not None:
@@ -334,7 +337,7 @@ class Job:
                 self.end(self._end_of_starter, code, asks_where=True)
 
     def _failed_in_passing(self):
-        """Returns whether no rank was started, for a reason that may have passed."""
+        """Returns whether no rank was started, for a reason that is usually transient."""
         nothing = not self.ranks and not self._connections and self.verdict is None
         passing = any(words in self._starter_words for words in PASSING_FAILURES)
         return nothing and passing and self._starts < MOST_STARTS
@@ -352,7 +355,7 @@ class Job:
 
     def _give_up_starter(self):
         if self._starter_code is None:
-            self.end(f"{self.starter_name} did not end after all ranks had")
+            self.end(f"{self.starter_name} did not end after all ranks had ended")
             self._end_starter()
 
     def _end_starter(self):
@@ -363,7 +366,7 @@ class Job:
         if self._starter is not None and self._starter_code is None:
             processes.signal_session(self._starter, number)
 
-    # Events of the user
+    # These methods handle requests of the user.
 
     def _pass_on(self, number):
         for rank in self.ranks.values():
@@ -378,7 +381,7 @@ class Job:
         self._stop(number)
 
     def stop_in_good_order(self) -> None:
-        """Asks the programs to end after this iteration, however long it takes."""
+        """Asks the programs to end after the present iteration, however long it takes."""
         self.is_final = True
         self.verdict = self.verdict or ("training was stopped from the page", 128 + signal.SIGTERM)
         self._pass_on(signal.SIGTERM)
@@ -407,7 +410,7 @@ class Job:
         for rank in self._connections:
             (rank.channel.pause if full else rank.channel.resume)()
 
-    # The end
+    # These methods end the job.
 
     def end(
         self, sentence: str, code: int = 1, number: int = signal.SIGTERM, asks_where: bool = False
@@ -416,8 +419,8 @@ class Job:
 
         Args:
             sentence: The reason, which the final report shows.
-            code: The exit code of the launcher.
-            number: The signal for the ranks.
+            code: The exit code of the launcher command.
+            number: The signal that is sent to the ranks.
             asks_where: Whether to ask the ranks for their stacks first.
         """
         if not self.verdict:
@@ -436,9 +439,9 @@ class Job:
             self._end_starter()
 
     def _kill(self):
-        """Kills mpirun and the ranks that did not end when asked."""
+        """Kills mpirun, and the ranks that did not end after the signal."""
         self._signal_starter(signal.SIGKILL)
-        # Supervisors that lose the launcher kill their programs.
+        # A supervisor that loses the launcher kills its program.
         for rank in list(self._connections):
             self.forget(rank)
         self.stdout.close()
@@ -453,8 +456,8 @@ class Job:
                 say(f"  {line}")
         if code and sentence and self.plan.log_dir:
             logs = os.path.join(self.plan.log_dir, "rank_*.log")
-            say(f"  what each rank printed, and where it was, is in {logs}")
-        # A host's own error message says more than mpirun's.
+            say(f"  the output of each rank, and its stacks, are in {logs}")
+        # If a host reports an error, its message says more than mpirun's messages.
         if code and not self.is_final and not self._complaint and (known := self._known_failure()):
             say(known)
         if sentence:
@@ -462,8 +465,9 @@ class Job:
         return code
 
     def _known_failure(self):
-        """Explains known MPI messages in the output of mpirun, or of the rank that failed first."""
-        from .known_failures import explain  # seldom needed
+        """Explains a known MPI message in the output of mpirun, or of the rank that failed
+        first."""
+        from .known_failures import explain  # it is seldom needed
 
         of_rank = self._culprit.last_lines() if self._culprit else b""
         # After a rank was killed by SIGKILL, mpirun's messages do not say the cause.
@@ -471,7 +475,8 @@ class Job:
         return explain(b"" if was_killed else self._starter_words + of_rank)
 
     def _verdict_of_mpirun(self):
-        """Returns the reason and exit code of a job that ended with mpirun, without a verdict."""
+        """Returns the reason and exit code of a job that ended because mpirun did, without a
+        verdict."""
         if self._survivors_ended_well:
             return "", 0
         assert self._starter_code is not None  # mpirun has ended
@@ -520,8 +525,8 @@ class Job:
         hint = ""
         if first := self._first_without_guard:
             hint = f"; {first.name} was ended first"
-        # A rank that ends normally or by sys.exit reports its end. A rank with exit code 0 that
-        # did not report it has called os._exit, which skips MPI_Finalize.
+        # A rank that ends normally or by sys.exit reports its end. A rank that has exit code 0 but
+        # has not reported its end has called os._exit, which skips MPI_Finalize.
         if left := [rank for rank in self._ends if rank.code == 0 and not rank.done]:
             hint = f"; {left[0].name} ended first, with exit code 0 but without MPI_Finalize"
         assert self._starter_code is not None  # mpirun has ended
@@ -535,8 +540,8 @@ class Job:
 
 
 def _children():
-    """Returns the children that this process already has, because some shells exec the launcher
-    when they have children."""
+    """Returns the children that this process already has, because a shell that has children may
+    exec the launcher."""
     return frozenset(map(int, processes.read(f"/proc/self/task/{os.getpid()}/children").split()))
 
 

@@ -1,6 +1,6 @@
 """A loop that waits for files, signals and times.
 
-asyncio does the same and more, but importing it takes several times as long as starting a rank.
+asyncio has more features, but importing it takes several times as long as starting a rank.
 """
 
 import contextlib
@@ -15,14 +15,15 @@ import time
 from collections.abc import Callable
 
 _File = int | socket.socket
-# A loop that wakes up later than this many seconds was stopped, for example by SIGSTOP.
+# The loop assumes that it was stopped, for example by SIGSTOP, if it wakes up later than this many
+# seconds.
 MOST_LATE = 1.0
 
 
 class Loop:
     """Calls actions when files become readable or writable, signals arrive, or timers expire.
 
-    Its time stops while the process is stopped, because the ranks may be stopped as well.
+    Its clock stops while the process is stopped, because the ranks may be stopped as well.
 
     Example:
         >>> loop, calls = Loop(), []
@@ -35,7 +36,7 @@ class Loop:
     def __init__(self):
         # Unlike epoll, poll accepts regular files, to which standard output may be redirected.
         self._poll = select.poll()
-        self._actions = {}  # file descriptor → event → action
+        self._actions = {}  # maps a file descriptor to a dict from event to action
         self._alarms = []
         self._last = time.monotonic()
         self._held_up = 0.0
@@ -57,7 +58,7 @@ class Loop:
         self._watch(file, select.POLLOUT, action)
 
     def on_signal(self, number: int, action: Callable[[int], object]) -> None:
-        """Calls ``action(number)`` from the loop after that signal arrived."""
+        """Calls ``action(number)`` from the loop after the signal ``number`` has arrived."""
         self._signal_actions[number] = action
         old = signal.signal(number, lambda *_: None)
         self._old_handlers.setdefault(number, old)
@@ -68,7 +69,7 @@ class Loop:
         return self._last - self._held_up
 
     def after(self, seconds: float, action: Callable[[], object]) -> None:
-        """Calls `action` once when these seconds of `time` have passed."""
+        """Calls `action` once when so many seconds of `time` have passed."""
         heapq.heappush(self._alarms, (self.time + seconds, next(self._order), action))
 
     def close(self) -> None:
@@ -129,11 +130,11 @@ class Writer:
     """Buffers bytes for a file, and writes them when the file accepts them.
 
     Args:
-        loop: The `Loop` that serves it.
-        file: A file descriptor or an object that has one.
-        write: Function that writes some bytes without blocking and returns their number.
-        on_full: Called when `full` changes.
-        on_error: Called with the OSError when writing fails.
+        loop: The `Loop` that calls the writer.
+        file: A file descriptor, or an object that has a file descriptor.
+        write: Function that writes some of its bytes without blocking and returns their number.
+        on_full: Function that is called when `full` changes.
+        on_error: Function that is called with the OSError if writing fails.
 
     Example:
         >>> loop, (reader, writer) = Loop(), os.pipe()

@@ -1,4 +1,4 @@
-"""Ranks that are lost while the others continue (--elastic): the limits, and the report."""
+"""Ranks that are lost while the other ranks continue (--elastic): the limits, and the report."""
 
 import time
 
@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     from .job import Job
     from .remote_rank import Rank
 
-# The launcher detects most losses itself. If only other ranks notice the loss of a rank, because
-# their hosts are cut off from each other, the launcher ends that rank after this time.
+# The launcher detects most losses itself. If only other ranks notice a loss, because hosts are cut
+# off from each other, the launcher ends the lost rank after this many seconds.
 TIME_TO_HEAR = 2.0
 HOUR = 3600.0
 
@@ -18,7 +18,7 @@ class Elastic:
 
     Args:
         min_ranks: The job is ended when fewer ranks remain.
-        most_losses: The job is ended when more ranks are lost in an hour; None for no limit.
+        most_losses: The job is ended when more ranks are lost in an hour; None means no limit.
 
     Example:
         >>> vars(Elastic(min_ranks=2))
@@ -33,15 +33,16 @@ class Losses:
     """The ranks that a job has lost, by number, and the other ranks' reports about them.
 
     Args:
-        job: The `Job`.
+        job: The `Job` that has lost ranks.
     """
 
     def __init__(self, job: "Job"):
         self._job, self._limits = job, job.plan.elastic
         self._losses = {}  # maps a rank to the time and line of its report
-        # Reports of ranks by rank; they may arrive before the launcher itself detects a loss.
+        # These dicts map a rank to texts from reports, which may arrive before the launcher detects
+        # a loss.
         self._causes, self._heirs, self._costs = {}, {}, {}
-        self._rests = {}  # beginnings of incomplete lines
+        self._rests = {}  # maps a rank to the beginning of an incomplete line
 
     def __len__(self) -> int:
         return len(self._losses)
@@ -51,12 +52,12 @@ class Losses:
 
     @property
     def are_tolerated(self) -> bool:
-        """Whether the job now continues without a rank that is lost."""
+        """Whether the job would now continue without a lost rank."""
         job = self._job
         return bool(self._limits) and not job.verdict and job.starter_runs
 
     def take(self, rank: "Rank", fate: str, code: int) -> None:
-        """Counts a rank as lost; ends the job if a limit is exceeded.
+        """Records that a rank is lost; ends the job if a limit is exceeded.
 
         Args:
             rank: The rank.
@@ -84,9 +85,9 @@ class Losses:
             job.tell(f"{rank.name} {fate}; {left} of {job.plan.n} ranks continue")
 
     def note(self, rank: "Rank", data: bytes) -> None:
-        """Takes the bytes that a rank wrote into the pipe of ``MPCHAIN_LAUNCH_NOTES``.
+        """Handles the bytes that a rank wrote into the pipe of ``MPCHAIN_LAUNCH_NOTES``.
 
-        Each line is a JSON object. The launcher ignores all but these:
+        Each line is a JSON object. The launcher ignores all objects but these:
 
             {"event": "killed", "rank": 3, "cause": "it was stopped for 20 s"}
             {"event": "lost", "ranks": [3], "causes": {"3": "no heartbeat for 20 s"}}
@@ -99,7 +100,7 @@ class Losses:
         ``recovered`` when the ranks have recovered, and ``restart`` before it ends with exit code
         75, which makes the launcher restart the job from its last checkpoint.
         """
-        import json  # seldom needed, and slow to import
+        import json  # it is seldom needed, and slow to import
 
         *lines, rest = (self._rests.get(rank.number, b"") + data).split(b"\n")
         self._rests[rank.number] = rest[-(1 << 16) :]
@@ -112,7 +113,7 @@ class Losses:
 
     def _read(self, rank, event, note):
         if event == "killed":
-            self._causes[int(note["rank"])] = f"; another rank ended it: {note['cause']}"
+            self._causes[int(note["rank"])] = f"; another rank ended this rank: {note['cause']}"
         elif event == "lost":
             for number in map(int, note["ranks"]):
                 cause = str(note.get("causes", {}).get(str(number), "no reason given"))
@@ -131,11 +132,12 @@ class Losses:
     def _end_if_alive(self, number, cause):
         rank = self._job.ranks.get(number)
         if rank and not rank.ended and number not in self and self.are_tolerated:
-            self._causes[number] = f"; the other ranks had lost it: {cause}"
+            self._causes[number] = f"; the other ranks had lost this rank: {cause}"
             rank.kill()
 
     def describe(self) -> list[str]:
-        """Returns the lines of the report: when each rank was lost, why, and what it cost."""
+        """Returns the lines of the report: when and why each rank was lost, and the cost of the
+        loss."""
         notes = self._causes, self._heirs, self._costs
         losses = self._losses.items()
         lines = [line + "".join(each.get(n, "") for each in notes) for n, (_, line) in losses]

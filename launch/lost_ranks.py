@@ -1,8 +1,9 @@
 """Reports lost ranks to the Open MPI of this process; start_program.py runs it under --elastic.
 
-mpirun notices a process that ended, but not a host that was cut off. The launcher notices the host
-and sends the numbers of its ranks to the supervisors. For each of these ranks, this thread raises
-the PMIx event that tells Open MPI about a failed process, only in this process.
+mpirun notices a process that ended, but not a host that was cut off. The launcher notices that a
+host is cut off, and sends the numbers of its ranks to the supervisors. For each of these ranks, the
+thread of this module raises the PMIx event by which Open MPI learns of a failed process, only in
+this process.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ PMIX_ERR_PROC_TERM_WO_SYNC = -200
 PMIX_RANGE_PROC_LOCAL = 7
 PMIX_PROC = 22
 PMIX_EVENT_AFFECTED_PROC = b"pmix.evproc"
-# The exit code that restarts the job (EX_TEMPFAIL); mpchain uses the same code.
+# This exit code makes the launcher restart the job (EX_TEMPFAIL); mpchain uses the same code.
 RESTART = 75
 
 
@@ -48,7 +49,8 @@ def _report_all(pipe):
     with open(pipe, encoding="ascii") as lines:
         for line in lines:
             if not report(int(line), os.environ):
-                print(f"rank {line.strip()} was lost before MPI was ready here", file=sys.stderr)
+                text = f"rank {line.strip()} was lost before MPI was ready in this process"
+                print(text, file=sys.stderr)
                 os._exit(RESTART)
 
 
@@ -57,7 +59,8 @@ def report(rank: int, variables: "os._Environ[str] | dict[str, str]") -> bool:
 
     Args:
         rank: The rank in MPI_COMM_WORLD.
-        variables: The environment, in which PMIx left the names of the job and of this process.
+        variables: The environment variables, by which PMIx passes the names of the job and of this
+            process.
 
     Example:
         >>> report(1, {})  # mpirun has not started this process
@@ -77,7 +80,7 @@ def report(rank: int, variables: "os._Environ[str] | dict[str, str]") -> bool:
 
 
 def _library():
-    """Returns the PMIx library that MPI has loaded into this process, or None."""
+    """Returns the PMIx library that MPI has loaded into this process; None if there is none."""
     with contextlib.suppress(OSError), open("/proc/self/maps", "rb") as file:
         for line in file:
             if b"/libpmix.so" in line:

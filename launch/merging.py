@@ -1,4 +1,4 @@
-"""Shows lines once that several ranks print at about the same time."""
+"""Shows a line only once if several ranks print it at about the same time."""
 
 import bisect
 from collections import deque
@@ -11,15 +11,15 @@ TYPE_CHECKING = False  # importing typing would slow the start
 if TYPE_CHECKING:
     from .loop import Loop, Writer
 
-# Seconds to wait for the other ranks to print the same. People do not notice this delay.
+# A line waits this many seconds for other ranks to print the same. People do not notice this delay.
 TIME_TO_AGREE = 0.2
 MOST_HELD = 1000
-# The number of tracebacks whose frames are remembered.
+# The frames of this many tracebacks are remembered.
 MOST_TRACEBACKS = 100
 
 
 def label(ranks: list[int]) -> bytes:
-    """Returns the prefix of a line of these ranks.
+    """Returns the prefix of a line that these ranks have printed.
 
     Example:
         >>> label([2]), label([3, 0, 1, 5])
@@ -58,16 +58,17 @@ class Merger:
     """Shows output; text that several ranks print within `TIME_TO_AGREE` is shown once.
 
     A line waits at most `TIME_TO_AGREE` for the same line of the other ranks, and for the lines
-    before it. So the lines of a rank keep their order on each screen, and no line is lost. If a
-    rank prints another rank's traceback later, or with another exception, the frames are not
-    repeated.
+    before it. The lines of a rank therefore keep their order on each screen, and no line is lost.
+    If a rank prints another rank's traceback later, or with another exception, the frames are not
+    shown again.
 
     Args:
-        loop: The `Loop` that serves it.
-        n: The number of ranks; 1 shows everything at once, unchanged.
+        loop: The `Loop` that calls the merger.
+        n: The number of ranks; the output of a single rank is shown at once, unchanged.
 
     Attributes:
-        n_lines: The number of lines shown or waiting; equal lines of several ranks count once.
+        n_lines: The number of lines that are shown or waiting; equal lines of several ranks count
+            once.
 
     Example:
         >>> from launch.loop import Loop
@@ -93,7 +94,7 @@ class Merger:
     def put(
         self, screen: "Writer", shown: bytes, rank: int | None = None, whole: bool = False
     ) -> int:
-        """Adds output.
+        """Adds output of a rank or of the launcher.
 
         Args:
             screen: The screen on which the output is shown.
@@ -116,7 +117,7 @@ class Merger:
         return line
 
     def expect(self, n: int) -> None:
-        """Lowers the number of ranks whose lines are waited for to `n`, after losses."""
+        """Lowers to `n` the number of ranks for whose lines others wait, after losses."""
         self._n = min(self._n, max(n, 2))
 
     def release(self) -> None:
@@ -125,7 +126,7 @@ class Merger:
             self._show_first()
 
     def _add(self, screen, lines, rank, prefix):
-        # Incomplete lines, and lines that the next one overwrites, are not compared.
+        # Incomplete lines, and lines that will be overwritten, are not compared.
         can_merge = prefix and lines[0].startswith(prefix) and lines[-1].endswith(b"\n")
         if can_merge:
             key = screen, *[line.removeprefix(prefix) for line in lines]

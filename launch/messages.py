@@ -13,30 +13,39 @@ from collections.abc import Callable
 
 from .loop import Loop, Writer
 
-HELLO = b"H"  # supervisor: the job's token, the rank, the name of its host
-OUTPUT = b"O"  # supervisor: bytes that the program wrote to standard output
-ERRORS = b"E"  # supervisor: bytes that the program wrote to standard error
-TOLD = b"T"  # supervisor: mpirun ended the guard
-PHASE = b"F"  # supervisor: the last startup phase that the program has begun
-DONE = b"D"  # supervisor: the program is over and did not fail; only MPI_Finalize is left
-# supervisor: the exit code (-n for signal n), 1 if the supervisor had sent a signal, and the number
-# of processes that its host's kernel has meanwhile ended because memory ran out (-1 if unknown)
+# The supervisor sends these messages: HELLO has the job's token, the rank, and the name of its
+# host. OUTPUT and ERRORS have bytes that the program wrote to standard output or error.
+HELLO = b"H"
+OUTPUT = b"O"
+ERRORS = b"E"
+# TOLD says that mpirun has ended the guard. PHASE has the latest startup phase that the program has
+# begun. DONE says that the program is over and did not fail; only MPI_Finalize is left.
+TOLD = b"T"
+PHASE = b"F"
+DONE = b"D"
+# END has the exit code (-n for signal n), 1 if the supervisor had sent a signal, and the number of
+# processes that its host's kernel has meanwhile ended because memory ran out (-1 if unknown).
 END = b"X"
-STACKS = b"K"  # supervisor: bytes that the program wrote about its position in the code
-REPORT = b"R"  # supervisor: bytes that the program wrote for the page
-NOTE = b"N"  # supervisor: bytes that the program wrote about lost ranks
-LOST = b"L"  # launcher: a lost rank, whose loss mpirun may not notice
-PASS = b"P"  # launcher: a signal that is passed on to the program
-STOP = b"S"  # launcher: a signal for the program, the seconds until SIGKILL, 1 to request stacks
-# launcher: 1 to request the state of the program
-# supervisor: the program's state, CPU seconds, bytes read and written, and number of wake-ups
+# The program wrote the bytes of these messages: STACKS about its position in the code, REPORT for
+# the page, and NOTE about lost ranks.
+STACKS = b"K"
+REPORT = b"R"
+NOTE = b"N"
+# The launcher sends these messages: LOST has a lost rank, whose loss mpirun may not notice. PASS
+# has a signal that is passed on to the program. STOP has a signal for the program, the seconds
+# until SIGKILL, and 1 to request stacks.
+LOST = b"L"
+PASS = b"P"
+STOP = b"S"
+# Both sides send BEAT. The launcher sends 1 to request the state of the program; the supervisor
+# sends the program's state, CPU seconds, bytes read and written, and number of wake-ups.
 BEAT = b"B"
 
-# The maximum payload of any message, and of the first message of an unidentified client.
+# These are the longest payload of any message, and of the first message of an unidentified client.
 LONGEST, LONGEST_HELLO = 1 << 24, 1 << 10
 
 HEADER = struct.Struct("!cI")
-THIS_HOST = "127.0.0.1"  # the launcher's address if all ranks are on its host
+THIS_HOST = "127.0.0.1"  # the launcher's address if all ranks are on this host
 
 
 def words(*values: object) -> bytes:
@@ -63,8 +72,8 @@ def watch_over(connection: socket.socket, seconds: float) -> None:
     """Makes the kernel close a connection whose other side has been silent for ``seconds``.
 
     A host that loses power or network cannot close its connections. The kernel of a live host
-    answers even if its program is busy. Connections inside one host must not use this function:
-    while the user stops the terminal they are silent for any time.
+    answers even if its program is busy. Connections within one host must not use this function,
+    because they may be silent for any time while the user stops the terminal.
 
     Example:
         >>> with socket.socket() as connection:
@@ -85,12 +94,13 @@ class Channel:
     """A connection that carries messages both ways without ever blocking.
 
     Args:
-        loop: The `Loop` that serves it.
+        loop: The `Loop` that calls the channel.
         connection: A connected socket.
-        on_message: Called with the kind and the payload of each message that arrives.
-        on_close: Called once when the other side is gone, with the OSError, or with None if the
-            other side closed the connection.
-        on_full: Called when `full` changes.
+        on_message: Function that is called with the kind and the payload of each message that
+            arrives.
+        on_close: Function that is called once when the other side is gone, with the OSError, or
+            with None if the other side closed the connection.
+        on_full: Function that is called when `full` changes.
 
     Attributes:
         longest: The longest payload of a message; a longer payload ends the connection.
@@ -130,7 +140,7 @@ class Channel:
 
     @property
     def sent(self) -> bool:
-        """Whether nothing waits to be sent."""
+        """Whether no message waits to be sent."""
         return not len(self._writer)
 
     def send(self, kind: bytes, payload: bytes = b"") -> None:
@@ -147,7 +157,7 @@ class Channel:
             self._loop.on_readable(self._connection, self._receive)
 
     def say_goodbye(self) -> None:
-        """Closes this side after the last message; the other side answers by closing its own.
+        """Closes this side after the last message; the other side then closes its own side.
 
         Later messages are not sent, but arriving messages are still received.
 

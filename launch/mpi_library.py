@@ -8,13 +8,13 @@ import sys
 from .processes import ask
 
 OPEN_MPI, MPICH = "Open MPI", "MPICH"
-# The names that mpi4py's wheels try in each folder, in this order.
+# These are the names that mpi4py's wheels try in each folder, in this order.
 NAMES = ("libmpi.so", "libmpi.so.12", "libmpi.so.40")
 DEBIANS = "libmpich.so.12"
 
 
 def mpi4py() -> importlib.machinery.ModuleSpec | None:
-    """Returns where mpi4py is installed, or None.
+    """Returns the module spec of mpi4py, without importing it; None if it is not installed.
 
     Unlike ``python -m``, this function ignores the working folder, which may contain a file named
     mpi4py.py.
@@ -31,7 +31,7 @@ def mpi4py() -> importlib.machinery.ModuleSpec | None:
 
 
 def find() -> str | None:
-    """Returns the path of the MPI library that mpi4py loads, or None.
+    """Returns the path of the MPI library that mpi4py loads; None if it finds none.
 
     Example:
         >>> find()  # doctest: +SKIP
@@ -48,7 +48,8 @@ def find() -> str | None:
 
 
 def flavour(path: str) -> str | None:
-    """Returns a library's flavor: ``OPEN_MPI``, ``MPICH`` (or derived), or None if unknown.
+    """Returns a library's flavor: ``OPEN_MPI``, ``MPICH`` (also for MPIs derived from it), or None
+    if unknown.
 
     Example:
         >>> flavour("/usr/lib/libmpi.so.40"), flavour("libmpich.so.12"), flavour("libm.so")
@@ -61,7 +62,7 @@ def flavour(path: str) -> str | None:
 
 
 def in_installation(program: str) -> list[str]:
-    """Returns the MPI libraries of the installation that a program belongs to.
+    """Returns the paths of the MPI libraries of the installation to which a program belongs.
 
     Example:
         >>> in_installation("/nowhere/bin/mpirun")
@@ -75,7 +76,8 @@ def in_installation(program: str) -> list[str]:
 
 
 def _find_as_wheel(variables):
-    """Returns the library that a wheel of mpi4py finds; None if the loader must search."""
+    """Returns the library that a wheel of mpi4py finds; None if the dynamic loader must search for
+    it."""
     if "mpi" in variables.get("LD_PRELOAD", ""):
         return None
     wanted = variables.get("MPI4PY_LIBMPI")
@@ -99,7 +101,7 @@ def _prefixes():
 
 
 def _is_library(path):
-    """Returns whether a file is a library; libmpi.so may be a text that only linkers read."""
+    """Returns whether a file is a library; libmpi.so may be a text file for linkers."""
     try:
         with open(path, "rb") as file:
             return file.read(4) == b"\x7fELF"
@@ -108,7 +110,7 @@ def _is_library(path):
 
 
 def _ask():
-    """Asks mpi4py for its library, in a separate process."""
+    """Returns the path of the library that mpi4py loads in a separate process; None if it fails."""
     path = ask([sys.executable, "-P", "-m", "mpi4py", "--mpi-library"]).strip().rpartition("\n")[2]
     return path if os.path.isfile(path) else None
 

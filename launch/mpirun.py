@@ -10,37 +10,37 @@ from .processes import ask, find_program
 
 Hosts = Mapping[str, int]  # maps each host to its number of slots
 INSTALL = "pip install 'mpchain[mpi]'"
-# These variables, and those that the launcher sets, are forwarded to ranks on other hosts. Open MPI
-# forwards none by default.
+# The launcher forwards these variables, and those that it sets, to ranks on other hosts. Open MPI
+# forwards no variables by default.
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_VISIBLE_DEVICES")
 FORWARDED_PREFIXES = ("PYTHON", "MPCHAIN_", "NCCL_", "UCX_", "OMP_", "MKL_", "OPENBLAS_", "MPI4PY_")
 
 
-# Bytes, four times as many as Open MPI takes.
+# This number of bytes is four times as many as Open MPI takes for a rank.
 SHARED_MEMORY_OF_A_RANK = 1 << 26
 
 
 class UnknownMpirunError(Exception):
-    """No usable mpirun: those found are of an unknown kind, or do not match mpi4py's library.
+    """No usable mpirun was found: all are of an unknown kind, or do not match mpi4py's library.
 
     The message is one sentence that says what to do.
 
     Example:
         >>> find("srun")  # doctest: +SKIP
         Traceback (most recent call last):
-        launch.mpirun.UnknownMpirunError: no srun in PATH: --mpi srun is for Slurm
+        launch.mpirun.UnknownMpirunError: no srun in PATH: --mpi srun needs Slurm
     """
 
 
 class NotElasticError(Exception):
     """A job of this mpirun cannot continue when ranks are lost.
 
-    The message says why.
+    The message says why it cannot.
 
     Example:
         >>> Direct().elastic()
         Traceback (most recent call last):
-        launch.mpirun.NotElasticError: there is no mpirun: it is not Open MPI's
+        launch.mpirun.NotElasticError: there is no mpirun: --elastic needs Open MPI's
     """
 
 
@@ -54,33 +54,35 @@ class Direct:
 
     path: str | None = None
     flavour: str | None = None
-    # Seconds that a supervisor waits for its program to end by itself after the guard is gone. With
-    # Open MPI, the rank that called MPI_Abort is recognized by ending by itself. With MPICH, it
-    # prints a message, and mpirun complains unless all ranks are ended at once.
+    # A supervisor waits this many seconds for its program to end by itself after the guard is gone.
+    # With Open MPI, the launcher recognizes a rank that called MPI_Abort because it ends by itself.
+    # With MPICH, that rank prints a message, and mpirun complains unless all ranks are ended at
+    # once.
     patience = 0.0
 
     def command(self, n: int, hosts: Hosts, oversubscribed: bool, forward: list[str]) -> list[str]:
         """Returns the words of the command before the program.
 
         Args:
-            n: Number of ranks.
-            hosts: Number of slots of each host; empty for only this host.
+            n: The number of ranks.
+            hosts: The number of slots of each host; an empty dict means only this host.
             oversubscribed: Whether there may be more ranks than cores or slots.
-            forward: Names of the environment variables that ranks on other hosts must have.
+            forward: The names of the environment variables that ranks on other hosts must have.
         """
         return []
 
     def variables(self, environment: Mapping[str, str], n: int, hosts: Hosts) -> dict[str, str]:
-        """Returns environment variables to add; the arguments are the same as in `command`."""
+        """Returns the environment variables to add; for the arguments see `command`."""
         return {}
 
     def elastic(self) -> "Direct":
         """Returns a starter whose job continues when ranks are lost.
 
         Raises:
-            NotElasticError: If there is no such starter.
+            NotElasticError: If the MPI of this starter cannot lose ranks.
         """
-        raise NotElasticError(f"{self.path or 'there is no mpirun: it'} is not Open MPI's")
+        reason = f"{self.path} is not" if self.path else "there is no mpirun: --elastic needs"
+        raise NotElasticError(f"{reason} Open MPI's")
 
 
 class Mpich(Direct):
@@ -99,7 +101,7 @@ class Mpich(Direct):
         self.path = path
 
     def command(self, n: int, hosts: Hosts, oversubscribed: bool, forward: list[str]) -> list[str]:
-        """See `Direct`. Hydra does not limit the number of ranks, and forwards all variables."""
+        """See `Direct`. Hydra accepts any number of ranks, and forwards all variables."""
         where = ["-hosts", _list(hosts)] if hosts else []
         return [self.path, *where, "-n", str(n)]
 
@@ -118,8 +120,8 @@ class OpenMpi(Mpich):
     def command(self, n: int, hosts: Hosts, oversubscribed: bool, forward: list[str]) -> list[str]:
         """See `Direct`.
 
-        Binding is switched off, because by default Open MPI binds each rank with all its threads
-        to one core, and binds the ranks of two jobs to the same cores.
+        The command switches off binding, because by default Open MPI binds each rank with all its
+        threads to one core, and binds the ranks of two jobs to the same cores.
         """
         options = ["--oversubscribe"] if oversubscribed else []
         where = ["--host", _list(hosts)] if hosts else []
@@ -128,8 +130,8 @@ class OpenMpi(Mpich):
         return [self.path, *options, "--bind-to", "none", *where, "-n", str(n)]
 
     def variables(self, environment: Mapping[str, str], n: int, hosts: Hosts) -> dict[str, str]:
-        """Returns variables that allow mpirun to run as root, and keep ranks of one host off the
-        network."""
+        """Returns variables that allow mpirun to run as root, and let ranks of one host communicate
+        without the network."""
         names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
         added = {name: "1" for name in names if environment.get(name) != "1"}
         if os.geteuid() != 0:
@@ -145,16 +147,17 @@ class OpenMpi(Mpich):
         return added
 
     def elastic(self) -> "ElasticOpenMpi":
-        """See `Direct`; asks the ``ompi_info`` beside mpirun."""
+        """See `Direct`; runs the ``ompi_info`` that is installed beside mpirun."""
         program = find_program(["ompi_info"], [os.path.dirname(self.path)])
         if not program:
-            raise NotElasticError(f"{self.path} has no ompi_info beside it, which knows of ULFM")
+            raise NotElasticError(f"{self.path} has no ompi_info beside it to ask for ULFM")
         if "FT MPI support: yes" not in ask([program]):
-            raise NotElasticError(f"{self.path} was built without ULFM, says {program}")
+            raise NotElasticError(f"{self.path} was built without ULFM, according to {program}")
         return ElasticOpenMpi(self.path)
 
     def _has_setting(self, name, environment):
-        """Returns whether a variable, or a file of the user or installation, sets a parameter."""
+        """Returns whether a variable, or a parameter file of the user or installation, sets
+        ``name``."""
         if f"OMPI_MCA_{name}" in environment:
             return True
         prefix = os.path.dirname(os.path.dirname(self.path))
@@ -189,13 +192,13 @@ class ElasticOpenMpi(OpenMpi):
         if not self._has_setting("coll", environment):
             # These components crash or hang after a loss.
             added["OMPI_MCA_coll"] = "^han,cuda"
-        if hosts:  # mpirun would end the job when it loses the daemon of a host
+        if hosts:  # the loss of a host's daemon would end mpirun
             added["PRTE_MCA_oob_tcp_keepalive_time"] = "0"
         return added
 
 
 class Srun(Mpich):
-    """Slurm's srun, for sites where only it starts MPI.
+    """Slurm's srun, for sites where only srun can start ranks.
 
     Example:
         >>> Srun("/usr/bin/srun").command(2, {}, False, [])[1:4]
@@ -206,7 +209,7 @@ class Srun(Mpich):
     patience = 0.5
 
     def command(self, n: int, hosts: Hosts, oversubscribed: bool, forward: list[str]) -> list[str]:
-        """See `Direct`; the options keep srun from ending ranks, because the launcher ends them."""
+        """See `Direct`. The options keep srun from ending ranks, which the launcher does itself."""
         options = ["--kill-on-bad-exit=0", "--cpu-bind=none", f"--ntasks={n}"]
         library = mpi_library.find()
         plugins = {mpi_library.OPEN_MPI: "pmix", mpi_library.MPICH: "pmi2"}
@@ -218,9 +221,10 @@ class Srun(Mpich):
 
 
 def find(kind: str = "auto", *, in_slurm: bool = False) -> Direct | None:
-    """Returns the mpirun of the MPI library that mpi4py loads, or None without any mpirun.
+    """Returns the mpirun of the MPI library that mpi4py loads, or None if there is no mpirun.
 
-    Without mpi4py, it is the first mpirun in the running interpreter's environment or in PATH.
+    Without mpi4py, the result is the first mpirun in the environment of the running interpreter or
+    in PATH.
 
     Args:
         kind: ``auto``, ``openmpi``, ``mpich`` or ``srun``.
@@ -234,7 +238,7 @@ def find(kind: str = "auto", *, in_slurm: bool = False) -> Direct | None:
         '/usr/bin/mpirun'
     """
     if kind == "srun":
-        return _find_srun() or _refuse("no srun in PATH: --mpi srun is for Slurm")
+        return _find_srun() or _refuse("no srun in PATH: --mpi srun needs Slurm")
     library = mpi_library.find()
     own = library and mpi_library.flavour(library)
     wanted = {"openmpi": mpi_library.OPEN_MPI, "mpich": mpi_library.MPICH}.get(kind, own)
@@ -258,7 +262,7 @@ def find(kind: str = "auto", *, in_slurm: bool = False) -> Direct | None:
         _refuse_other(others[0], library, wanted)
     if strangers:
         _refuse(
-            f"{strangers[0]} is neither Open MPI's nor MPICH's, according to its --version; "
+            f"{strangers[0]} belongs neither to Open MPI nor to MPICH, according to its --version; "
             f"install one of them with: {INSTALL}"
         )
     return None
@@ -329,7 +333,7 @@ def _candidates(library):
 
 
 def _fits(starter, library):
-    """Returns whether the folders of a starter and a library show that they belong together."""
+    """Returns whether the folders of a starter and a library belong to one installation."""
     if not library:
         return True
     others = mpi_library.in_installation(starter.path)
@@ -342,7 +346,8 @@ def _recognize(path, library):
     kinds = {kind.flavour: kind for kind in (OpenMpi, Mpich)}
     around = mpi_library.in_installation(path)
     flavours = set(map(mpi_library.flavour, around))
-    # If the library is installed next to its mpirun, running that mpirun is unnecessary.
+    # If the library is installed next to the mpirun, the kind of the library is the kind of the
+    # mpirun, which then need not be run.
     if library in map(os.path.realpath, around) and len(flavours) == 1 and flavours <= set(kinds):
         return kinds[flavours.pop()](path)
     answer = ask([path, "--version"])

@@ -1,4 +1,4 @@
-"""The output of the ranks: prefixes each line with its rank, and keeps tracebacks in one piece."""
+"""Shows the output of ranks: prefixes each line with its rank, and keeps tracebacks together."""
 
 import os
 import re
@@ -11,17 +11,17 @@ from .loop import Writer
 TRACEBACK = b"Traceback (most recent call last):"
 CRASH = b"Fatal Python error: "  # faulthandler writes this when a signal ends Python
 ABORT = b"application called MPI_Abort("  # MPICH prints this in the rank itself
-# A rank of MPICH prints these lines after its mpirun ended, but the launcher reports that itself.
+# A rank of MPICH prints these lines after its mpirun has ended, which the launcher reports itself.
 DEATH_THROES = re.compile(rb"PMIU_write error; fd=|write_line (error; fd=|failure )")
 # Open MPI prints these six lines in each rank after another rank was lost.
 LOSS_OF_OPEN_MPI = b"*** An error occurred in PMIx Event Notification"
 REST_OF_OPEN_MPI = re.compile(rb"\[[^\]\n]*:\d+\] \*\*\* ")
 FOLDED = b"Open MPI ends this rank since another one is gone (--verbose shows its message)\n"
-# When a rank has called MPI_Abort, Open MPI writes ten lines between two of these rules.
+# After a rank has called MPI_Abort, Open MPI prints ten lines between two of these rules.
 RULE = b"-" * 74 + b"\n"
 ABORT_OF_OPEN_MPI = b"MPI_ABORT was invoked on rank"
 LONGEST_LINE = 1 << 20
-# The variable that tells ranks the width of the terminal, because their output goes into pipes.
+# This variable tells ranks the width of the terminal, because their output goes into pipes.
 COLUMNS_VARIABLE = "MPCHAIN_COLUMNS"
 ERASE_LINE = b"\r\x1b[K"
 
@@ -29,14 +29,14 @@ ERASE_LINE = b"\r\x1b[K"
 class Screen(Writer):
     """The launcher's standard output or error, or the terminal that is both.
 
-    On a terminal, the line that a rank redraws, such as a progress bar, stays below all others.
+    On a terminal, a line that a rank redraws, such as a progress bar, stays below all other lines.
 
     Args:
         loop, file, write, on_full, on_error: The same as in `Writer`.
 
     Attributes:
-        live: The line that is redrawn; empty if there is none.
-        reader: Function that is called with all new output; None for none.
+        live: The bytes of the line that is redrawn; empty if there is no such line.
+        reader: Function that is called with all new output, or None.
     """
 
     live = b""
@@ -73,7 +73,7 @@ def columns_of(descriptor: int) -> int:
 
 
 def fit(text: bytes, columns: int) -> bytes:
-    """Cuts a line so that it fits one row of a terminal, whose last column stays empty.
+    """Cuts a line so that it fits in one row of a terminal; the last column stays empty.
 
     Example:
         >>> fit(b"100% done", 6)
@@ -85,12 +85,12 @@ def fit(text: bytes, columns: int) -> bytes:
 
 
 class Lines:
-    """Splits the output of one rank into lines and puts a prefix before each.
+    """Splits the output of one rank into lines and puts a prefix before each line.
 
     Args:
-        prefix: Put before each line; None passes all bytes unchanged.
+        prefix: The bytes before each line; None passes all bytes unchanged.
         draw: Function that redraws a line on the terminal, for lines that end with a carriage
-            return; None without a terminal, where these are shown like other lines.
+            return; None if there is no terminal, so that these lines are shown like other lines.
 
     Attributes:
         prefix: The current prefix, which may be changed.
@@ -108,19 +108,19 @@ class Lines:
         self._is_inside = False  # whether the beginning of the current line was shown
 
     def take(self, data: bytes) -> bytes:
-        """Takes some output; returns the text that can be shown now."""
+        """Adds output of the rank; returns the text that can be shown now."""
         return data if self.prefix is None else b"".join(self._cut(data))
 
     def finish(self) -> bytes:
-        """Returns the rest, ended by a line feed."""
+        """Returns the rest of the output, with a final line feed."""
         return self._end_rest()
 
     def _cut(self, data):
         if self._draw:
             return self._cut_and_draw(data)
         rest = self._rest
-        # The remainder contains no line break, except perhaps a final carriage return, which may
-        # be the first half of one.
+        # The rest contains no line break, except perhaps a final carriage return, which may be the
+        # first half of a line break.
         start = max(0, len(rest) - 1)
         rest += data
         end = 1 + max(rest.rfind(b"\n", start), rest.rfind(b"\r", start, len(rest) - 1))
@@ -165,7 +165,7 @@ class Lines:
 
 
 def _last_frame(line):
-    """Returns a line as a terminal shows it after carriage returns redrew it."""
+    """Returns a line as a terminal shows it after its carriage returns."""
     return next((bytes(frame) for frame in reversed(line.split(b"\r")) if frame), b"")
 
 
@@ -177,11 +177,11 @@ class Errors(Lines):
 
     Args:
         prefix, draw: The same as in `Lines`.
-        on_hold: Called when lines begin to be held back.
+        on_hold: Function that is called when lines begin to be held back.
         is_verbose: Whether known, uninformative messages of MPI libraries are shown in full.
 
     Attributes:
-        heading: A line to omit, because the prefix says the same; empty for none.
+        heading: A line to omit, because the prefix says the same; empty if no line is omitted.
         showed_cause: Whether there was a traceback, or a line about a crash or an abort.
 
     Example:
@@ -205,7 +205,7 @@ class Errors(Lines):
         self.heading = b""
         self.showed_cause = False
         self._is_in_throes = self._is_in_loss = self._is_in_abort = False
-        self._rule = b""  # a line that may begin a message of Open MPI; the next line decides
+        self._rule = b""  # a line that begins a message of Open MPI if the next line fits
 
     @property
     def held(self) -> bool:
@@ -213,16 +213,16 @@ class Errors(Lines):
         return bool(self._held)
 
     def unmarked(self) -> list[bytes]:
-        """Returns the held lines, without prefix."""
+        """Returns the lines that are held back, without prefix."""
         return [line.removeprefix(self.prefix or b"") for line in self._held]
 
     def release(self) -> bytes:
-        """Returns the held lines, and holds them no longer."""
+        """Returns the lines that were held back, and no longer holds them."""
         held, self._held = self._held, []
         return b"".join(held)
 
     def finish(self) -> bytes:
-        """Returns the rest, ended by a line feed."""
+        """Returns the rest of the output, with a final line feed."""
         return self.release() + self._rule + super().finish()
 
     def _cut(self, data):
@@ -271,8 +271,8 @@ class LogFiles:
     """One file for each rank with all its output, in the order of arrival.
 
     Args:
-        folder: The folder of the files; None for no files.
-        n: Number of ranks.
+        folder: The folder of the files; None writes no files.
+        n: The number of ranks.
         start: 1 for the first start of the job; later starts append to the files.
         say: Function that prints a message to the user.
 
@@ -304,7 +304,9 @@ class LogFiles:
                 data = data[os.write(self._files[rank], data) :]
         except OSError as error:
             self.close()
-            self._say(f"stopped writing the files of --log-dir: {error.strerror}")
+            self._say(
+                f"the files of --log-dir could not be written, and are incomplete: {error.strerror}"
+            )
 
     def close(self) -> None:
         """Closes all files."""

@@ -24,7 +24,7 @@ MOST_KEPT = 1 << 20  # bytes
 def start(parser: Parser, command: str, mode: str) -> "Page":
     """Starts the page, and prints its address.
 
-    The address contains a secret token, so it is only printed on a terminal, which no other user
+    The address contains a secret token, so it is printed only on a terminal, which no other user
     can read. Otherwise the path of the file that contains the address is printed.
 
     Args:
@@ -71,7 +71,7 @@ class Page:
             stdout=subprocess.PIPE,
             bufsize=0,
             env=environment,
-            start_new_session=True,  # so that Ctrl-C ends the page only after the job
+            start_new_session=True,  # Ctrl-C then ends the page only after the job
         )
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None  # stdin and stdout were opened as pipes
@@ -85,7 +85,7 @@ class Page:
         self._reports, self._shown = {}, {}
 
     def follow(self, job: "Job") -> None:
-        """Shows a job from now on."""
+        """Shows a job, which replaces an earlier job on the page."""
         self._job = job
         self._n_starts += 1
         self._reports, self._shown = {}, {}
@@ -99,14 +99,14 @@ class Page:
         self._look(job)
 
     def take(self, rank: int, data: bytes) -> None:
-        """Takes the lines of JSON that a rank has written for the page."""
+        """Sends the page the lines of JSON that a rank has written for it."""
         *lines, rest = (self._reports.get(rank, b"") + data).split(b"\n")
         self._reports[rank] = rest[:MOST_KEPT]
         for line in lines:
             self._put(b'{"rank": %d, "said": %b}\n' % (rank, line))
 
     def close(self) -> None:
-        """Shows how the last job ended, and ends the page when browsers have received this."""
+        """Shows how the last job ended, and ends the page when browsers have received that."""
         if self._job:
             sentence, code = self._job.verdict or ("the launcher failed", 1)
             state = "failed" if code else "finished"
@@ -150,7 +150,7 @@ class Page:
         self._put(json.dumps(event).encode() + b"\n")
 
     def _put(self, line):
-        # If the page has stopped reading, the line is dropped.
+        # If the page no longer reads, the line is dropped.
         if len(self._waiting) + len(line) <= MOST_KEPT:
             self._waiting += line
             self._flush()
@@ -180,7 +180,7 @@ def describe(rank: "Rank") -> dict[str, str]:
         if rank.ended_itself:
             state = "finished" if rank.code == 0 else "failed"
             text = report.describe_end(rank.code) + rank.cause if rank.code else ""
-        # The launcher kills survivors of a loss that are done, because MPI would not end.
+        # After a loss, the launcher kills surviving ranks that are done, because MPI would not end.
         elif rank.done:
             state, text = "finished", ""
     line = rank.last_line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]

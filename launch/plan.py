@@ -19,23 +19,24 @@ class Plan:
     """The settings of a job, complete before it starts.
 
     Args:
-        n: Number of ranks.
+        n: The number of ranks.
         program: The arguments of ``python`` on each rank.
         starter: The starter of the ranks.
-        hosts: Number of slots of each host; empty if all ranks run on this host.
+        hosts: The number of slots of each host; empty if all ranks run on this host.
         remote_shell: The same as in `allocations.Allocation`.
         oversubscribed: Whether there may be more ranks than cores or slots.
-        variables: Environment variables added for all ranks.
+        variables: The environment variables that are added for all ranks.
         prefix: Whether lines begin with the number of their rank.
-        merge: Whether equal lines of several ranks are shown once; needs prefixes.
+        merge: Whether equal lines of several ranks are shown once; requires prefixes.
         is_verbose: Whether known, uninformative messages of MPI libraries are shown in full.
         log_dir: Folder for one file per rank, or None.
         timeout: Seconds after which the job is ended, or None.
-        grace: Seconds between asking a rank to end and SIGKILL.
-        host_timeout: Seconds without a heartbeat after which the launcher gives up on a host.
+        grace: Seconds between the request to a rank to end and SIGKILL.
+        host_timeout: Seconds without a heartbeat after which the launcher takes a host for lost.
         page: The `page.Page` that shows the job, or None.
-        elastic: The limits within which the job continues without lost ranks; None ends the job.
-        spares: The number of ranks, the last ones, that wait to replace lost ranks.
+        elastic: The limits within which the job continues without lost ranks; with None, a loss
+            ends it.
+        spares: The number of spare ranks, which are the last ranks and wait to replace lost ranks.
 
     Example:
         >>> plan = Plan(n=2, program=["train.py"], starter=mpirun.OpenMpi("mpirun"))
@@ -43,7 +44,8 @@ class Plan:
         ['mpirun', '--bind-to', 'none', '-n', '3']
     """
 
-    # Written by hand, because importing dataclasses would take a quarter of the launcher's start.
+    # The constructor is written by hand, because importing dataclasses would take a quarter of the
+    # launcher's start.
     def __init__(
         self,
         *,
@@ -83,7 +85,7 @@ class Plan:
 
         Args:
             environment: The environment of the launcher.
-            added: Names of variables that ranks need besides `variables`.
+            added: The names of variables that ranks need besides `variables`.
         """
         # In isolated mode and without site-packages, the guards start in half the time.
         guard = [sys.executable, "-I", "-S", START_RANK]

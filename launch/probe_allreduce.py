@@ -1,7 +1,8 @@
 """Measures messages and all-reduces; the doctor runs this program on all ranks.
 
-Rank 0 prints, as JSON, the seconds of an all-reduce for each number of bytes (the median, over the
-repetitions, of the slowest rank's time), and the speed of messages between the first and last rank.
+Rank 0 prints, as JSON, the seconds of an all-reduce for each number of bytes (the median over the
+repetitions; each repetition counts the time of its slowest rank), and the speed of messages between
+the first and last rank.
 """
 
 import json
@@ -33,7 +34,7 @@ def measure(world: MPI.Comm, size: int) -> float:
         world.Allreduce(source, target)
         end = MPI.Wtime()
         slowest = np.array([end - start, end - begin])
-        # All ranks need the same times, so that all stop after the same repetition.
+        # All ranks need the same times, so that all ranks stop after the same repetition.
         world.Allreduce(MPI.IN_PLACE, slowest, MPI.MAX)
         times.append(float(slowest[0]))
         spent += float(slowest[1])
@@ -42,7 +43,7 @@ def measure(world: MPI.Comm, size: int) -> float:
 
 
 def measure_between(world: MPI.Comm, size: int) -> float:
-    """Returns the median time of a message of ``size`` bytes between the first and last rank.
+    """Returns the median seconds of a message of ``size`` bytes between the first and last rank.
 
     Example:
         >>> measure_between(MPI.COMM_SELF, 8)
@@ -60,11 +61,11 @@ def measure_between(world: MPI.Comm, size: int) -> float:
             world.Send(buffer, 0)
         times.append((MPI.Wtime() - start) / 2)
     world.Barrier()
-    return statistics.median(times[2:] or times)  # the first calls connect the ranks
+    return statistics.median(times[2:] or times)  # the first two also connect the ranks
 
 
 def main() -> None:
-    """Measures all sizes.
+    """Measures all sizes; rank 0 prints the results.
 
     Example:
         >>> main()  # doctest: +SKIP

@@ -1,8 +1,9 @@
 """Prints facts about this host as JSON; the doctor starts this program on each host.
 
 The arguments are the folder of the results; on another host, the doctor's addresses and port,
-joined by commas; and in a container, folders that it should share with the host. Each answer is a
-text, a number, a list, or a dictionary. A question without an answer gets an ``error``.
+joined by commas; and in a container, folders that the container should share with the host. Each
+answer is a string, a number, a list, or a dictionary. A question without an answer gets an
+``error``.
 """
 
 import json
@@ -32,7 +33,7 @@ def blas() -> str:
 
 
 def mpi() -> str:
-    """Returns the MPI library that mpi4py loads.
+    """Returns the name and version of the MPI library that mpi4py loads.
 
     Example:
         >>> mpi()  # doctest: +SKIP
@@ -48,7 +49,7 @@ def mpi() -> str:
 
 
 def cuda_aware() -> str:
-    """Returns whether the MPI library accepts arrays on GPUs; empty without GPUs.
+    """Returns "yes" or "no": whether the MPI library accepts arrays on GPUs; empty without GPUs.
 
     Example:
         >>> cuda_aware()  # doctest: +SKIP
@@ -88,7 +89,7 @@ def driver() -> str:
 
 
 def topology() -> list[str]:
-    """Returns how the GPUs are connected, one row per GPU.
+    """Returns the matrix of connections between the GPUs, as one line for each GPU.
 
     Example:
         >>> topology()  # doctest: +SKIP
@@ -158,7 +159,7 @@ def temporary_files() -> int:
 
 
 def locked_memory(adapters: str = "/sys/class/infiniband") -> int:
-    """Returns how many bytes a process may lock for InfiniBand; -1 without a limit or an adapter.
+    """Returns the bytes that a process may lock for InfiniBand; -1 without a limit or an adapter.
 
     Args:
         adapters: The folder in which the kernel lists the adapters.
@@ -191,7 +192,7 @@ def container(root: str = "/") -> str:
 
 
 def process_limit() -> int:
-    """Returns how many processes and threads this user may start here; -1 without a limit.
+    """Returns the number of processes and threads that this user may start; -1 without a limit.
 
     Example:
         >>> process_limit() != 0
@@ -202,7 +203,7 @@ def process_limit() -> int:
 
 
 def address_space() -> int:
-    """Returns how many bytes of virtual memory a process may map; -1 without a limit.
+    """Returns the bytes of virtual memory that a process may map; -1 without a limit.
 
     Example:
         >>> address_space() != 0
@@ -213,8 +214,8 @@ def address_space() -> int:
 
 
 def memory(root: str = "/") -> int:
-    """Returns how many bytes of memory this job may use: the least of its cgroups' limits and the
-    host's memory.
+    """Returns the bytes of memory that this job may use: the least of the limits of its cgroups and
+    the memory of the host.
 
     Args:
         root: The root of the file system.
@@ -255,7 +256,7 @@ def folders() -> dict[str, object]:
 
 
 def connection() -> str:
-    """Returns whether this host can reach the doctor on the doctor's port.
+    """Returns "yes" if this host can reach the doctor on its port; otherwise raises OSError.
 
     Example:
         >>> connection()  # doctest: +SKIP
@@ -264,7 +265,7 @@ def connection() -> str:
     if len(sys.argv) < 3 or not sys.argv[2]:
         return "not needed"
     *addresses, port = sys.argv[2].split(",")
-    last = OSError("no address was given")
+    last = OSError("the doctor has passed no address")
     for address in addresses:
         try:
             socket.create_connection((address, int(port)), timeout=5.0).close()
@@ -275,8 +276,8 @@ def connection() -> str:
 
 
 def identities(places: list[str]) -> dict[str, list[int] | None]:
-    """Returns numbers that identify each folder, on the host or in a container; None if it is
-    missing.
+    """Returns numbers that identify each folder, on the host or in a container; None for a folder
+    that is missing.
 
     Args:
         places: The folders.
@@ -358,7 +359,7 @@ def _ask(question):
 
 
 def main() -> None:
-    """Answers all questions.
+    """Prints the answers to all questions.
 
     Example:
         >>> main()  # doctest: +SKIP

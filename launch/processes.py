@@ -1,6 +1,6 @@
 """Starts processes that cannot outlive this one; finds and ends descendants.
 
-This module also removes files that a killed MPI leaves behind and that would fill the host in time.
+This module also removes files that a killed MPI leaves behind and that would fill the disk in time.
 """
 
 import contextlib
@@ -19,7 +19,8 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def find_program(names: Iterable[str], folders: Iterable[str]) -> str | None:
-    """Returns the path of the first program with one of the names in the folders, or None.
+    """Returns the path of the first program with one of the names in the folders, or None if there
+    is none.
 
     Example:
         >>> find_program(["no-such-program", "sh"], ["/nowhere", "/bin"])
@@ -54,7 +55,7 @@ def ask(command: Sequence[str], seconds: float = 60.0) -> str:
         >>> ask(["echo", "hello"]), ask(["/nowhere/program"])
         ('hello\\n', '')
     """
-    import subprocess  # seldom needed, and slow to import
+    import subprocess  # it is seldom needed, and slow to import
 
     try:
         answer = subprocess.run(
@@ -74,7 +75,7 @@ def ask(command: Sequence[str], seconds: float = 60.0) -> str:
 def fill_standard_files() -> None:
     """Opens the null device where standard input, output or error is closed.
 
-    Otherwise the next opened file would get its number and receive the output.
+    Otherwise the next opened file would get the number of a standard file and receive its data.
 
     Example:
         >>> fill_standard_files()
@@ -85,7 +86,7 @@ def fill_standard_files() -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of descendants whose own parent ends (on Linux).
+    """Makes this process the parent of descendants whose parent ends (on Linux).
 
     Example:
         >>> adopt_orphans()  # doctest: +SKIP
@@ -98,9 +99,9 @@ def spawn(command: list[str], environment: Mapping[str, str], stdout: int, stder
 
     Args:
         command: The program and its arguments.
-        environment: All its environment variables.
-        stdout: File descriptor for its standard output.
-        stderr: File descriptor for its standard error.
+        environment: All environment variables of the new process.
+        stdout: File descriptor for the standard output of the new process.
+        stderr: File descriptor for the standard error of the new process.
 
     Returns:
         The process id. The exit code is 127 if the program could not be started.
@@ -117,11 +118,11 @@ def spawn(command: list[str], environment: Mapping[str, str], stdout: int, stder
     try:
         os.setsid()
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == parent:  # otherwise the parent ended before the line above
+        if os.getppid() == parent:  # the parent may have ended before the line above
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
-            # Python ignores this signal, and the new program would inherit this setting.
+            # Python ignores SIGPIPE, and the new program would inherit this setting.
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             os.execvpe(command[0], command, environment)
     except OSError as error:
@@ -131,7 +132,7 @@ def spawn(command: list[str], environment: Mapping[str, str], stdout: int, stder
 
 
 def shell_code(code: int) -> int:
-    """Returns an exit code in a shell's form: 128 + n for -n, which stands for signal n.
+    """Returns an exit code as a shell shows it: 128 + n for -n, which stands for signal n.
 
     Example:
         >>> shell_code(3), shell_code(-9)
@@ -161,8 +162,8 @@ def kill_descendants(spared: Container[int] = frozenset(), seconds: float = 5.0)
     """Kills all descendants of this process, except the spared ones, and waits for their end.
 
     Args:
-        spared: Ids of processes that are not killed, and neither are their descendants.
-        seconds: The longest wait; only a process stuck in the kernel takes this long.
+        spared: Ids of processes that are not killed; their descendants are not killed, either.
+        seconds: The longest wait, which is reached only if a process hangs in the kernel.
 
     Example:
         >>> kill_descendants(spared={1234})  # doctest: +SKIP
@@ -220,10 +221,10 @@ def descendants(ancestor: int, spared: Container[int] = frozenset()) -> list[int
 
 
 def activity_of(process: int) -> tuple[str, float, int, int]:
-    """Returns the state of a process, such as R, S or T (stopped), its CPU seconds, the number of
-    bytes read and written, and how often its threads have woken up.
+    """Returns the state of a process, such as R, S or T (stopped), its CPU seconds, the bytes that
+    it has read and written, and the number of times that its threads have woken up.
 
-    The figures include those of its descendants. Without /proc the result is ("?", 0.0, 0, 0).
+    The numbers include descendants of the process. Without /proc the result is ("?", 0.0, 0, 0).
 
     Example:
         >>> state, seconds, n_bytes, n_wakes = activity_of(os.getpid())
@@ -240,7 +241,7 @@ def activity_of(process: int) -> tuple[str, float, int, int]:
 
 
 def oom_kills() -> int:
-    """Returns how many processes the kernel has ended because memory ran out; -1 if unknown.
+    """Returns the number of processes that the kernel has ended for lack of memory; -1 if unknown.
 
     Example:
         >>> oom_kills() >= -1
@@ -260,17 +261,19 @@ def _parent(process):
 
 
 def _status(process):
-    """Returns the fields of /proc/<process>/stat from the state on; empty for an ended process."""
+    """Returns the fields of /proc/<process>/stat from the state on; an empty list for a process
+    that has ended."""
     return read(f"/proc/{process}/stat").rpartition(")")[2].split()
 
 
 def _bytes_moved(process):
-    """Returns how many bytes a process has read and written; 0 if it has ended or is not ours."""
+    """Returns the bytes that a process has read and written; 0 if it has ended or is another
+    user's."""
     return sum(int(line.split()[1]) for line in read(f"/proc/{process}/io").splitlines()[:2])
 
 
 def _n_wakes(process):
-    """Returns how often the threads of a process got a processor."""
+    """Returns how often the threads of a process were scheduled on a processor."""
     n, folder = 0, f"/proc/{process}/task"
     with contextlib.suppress(OSError, IndexError):  # the process, or one of its threads, has ended
         for thread in os.listdir(folder):
@@ -284,7 +287,7 @@ def _prctl(option, value):
 
 
 SHARED_MEMORY = "/dev/shm/"
-# These are the shared memory segments of MPICH, and of Open MPI 5 and 4.
+# The shared memory segments of MPICH, and of Open MPI 5 and 4, have these prefixes.
 SEGMENTS = tuple(SHARED_MEMORY + name for name in ("mpich_shm_", "sm_segment.", "vader_segment."))
 
 AGE_OF_ABANDONED = 3600.0
@@ -311,7 +314,7 @@ def remove_segments(paths: set[str]) -> None:
     Example:
         >>> remove_segments({"/dev/shm/sm_segment.no_such_segment"})
     """
-    # After MPI_Finalize no segments exist.
+    # MPI_Finalize has usually removed all segments.
     if paths := set(filter(os.path.exists, paths)):
         for path in paths.difference(*map(segments_of, _processes())):
             # Another rank may have deleted the segment, or another user may own it.
@@ -347,7 +350,7 @@ def remove_session(process: int) -> None:
     Example:
         >>> remove_session(1234567)  # doctest: +SKIP
     """
-    import shutil  # seldom needed, and slow to import
+    import shutil  # it is seldom needed, and slow to import
 
     for name in ("ompi", "prted"):
         path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"{name}.{process}")

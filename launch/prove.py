@@ -1,8 +1,8 @@
 """Proves that N ranks compute the same as one process: runs a program both ways.
 
 ``python -m mpchain.prove`` runs the program. Its ranks record the first updates; then one process
-repeats these updates and compares them. If they differ, a second process finds out whether two runs
-in one process differ, too.
+repeats these updates and compares the results. If the results differ, a second process tests
+whether two runs in one process differ, too.
 """
 
 import argparse
@@ -16,17 +16,17 @@ import tempfile
 
 from .talk import Parser, say, whole_number
 
-_LINES = 30  # number of output lines that are shown if a program failed
+_LINES = 30  # the output lines that are shown if a program failed
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the verdict.
+    """Runs `mpchain-launch prove`: prints the verdict.
 
     Args:
         arguments: The command line after the word ``prove``.
 
     Returns:
-        0 if the program is proved, else 1.
+        0 if the program is proved, otherwise 1.
 
     Example:
         >>> main(["-n", "2", "train.py"])  # doctest: +SKIP
@@ -95,7 +95,8 @@ def _prove(options, folder):
 
 
 def _run(command, folder):
-    """Runs a command; returns the last lines of its output if it failed, else an empty text."""
+    """Runs a command; returns the last lines of its output if it failed, otherwise an empty
+    string."""
     path = os.path.join(folder, "output")
     with open(path, "wb") as output:
         code = subprocess.run(

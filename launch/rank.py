@@ -1,10 +1,10 @@
 """One rank: the guard that mpirun starts, and the supervisor of the user's program.
 
-mpirun ends its processes with SIGKILL, and a killed process cannot report how the program ended,
-nor its last output. So the process that mpirun starts, the guard, only waits for a child in another
-session, the supervisor, which runs the program:
+mpirun ends its processes with SIGKILL, and a killed process can report neither how the program
+ended nor its last output. Therefore the process that mpirun starts, the guard, only waits for a
+child in another session, the supervisor, which runs the program:
 
-    mpirun ── guard ── supervisor ── program ── what the program starts
+    mpirun ── guard ── supervisor ── program ── children of the program
                            │
                      the launcher
 
@@ -26,33 +26,36 @@ from .loop import Loop
 from .messages import Channel, words
 
 VARIABLE = "MPCHAIN_LAUNCH"
-# The variable with the number of spare ranks, which are the last ones; mpchain reads it, too.
+# This variable holds the number of spare ranks, which are the last ranks; mpchain reads it, too.
 SPARES_VARIABLE = "MPCHAIN_SPARES"
-# The variable with the job's id, for programs whose processes write the same files.
+# This variable holds the job's id, for programs whose processes write the same files.
 JOB_VARIABLE = "MPCHAIN_JOB"
-# The variable with the pipe for the program's reports; it is set if there is a page.
+# This variable holds the pipe for the program's reports; it is set if there is a page.
 PAGE_VARIABLE = "MPCHAIN_PAGE"
 START_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start_program.py")
-# Bytes that start_program.py writes into the pipe for stacks: one at the end, and one for each
-# phase before.
+# start_program.py writes these bytes into the pipe for stacks: one of PHASES at the begin of each
+# phase, and OVER at the end.
 OVER = b"\0"
 PHASES = bytes(range(1, 6))
 # These names are the same as in start_program.py.
 NOTES, LOSSES = "MPCHAIN_LAUNCH_NOTES", "MPCHAIN_LAUNCH_LOSSES"
 
-# Seconds for helpers that clean up after the program, such as multiprocessing's resource tracker.
+# Helpers that clean up after the program, such as multiprocessing's resource tracker, get this many
+# seconds.
 TIME_TO_CLEAN_UP = 1.0
 GRACE = 2.0
-# Seconds for the program to write its stacks after a signal that has no other use.
+# The program gets this many seconds to write its stacks after WHERE, a signal without another use.
 TIME_TO_TELL = 0.2
 WHERE = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 5) + 5
 TIME_TO_CONNECT = 5.0
-# Seconds for mpirun's daemon to end after a program that failed; others get their grace period.
+# mpirun's daemon gets this many seconds to end after a program that failed; after other programs it
+# gets the grace period.
 TIME_TO_FOLLOW = 8.0
-# Times at which to look for the program's shared memory of MPI, since it may be killed at any time.
+# At these times, in seconds, the supervisor records MPI's shared memory, because the program may be
+# killed at any time.
 TIMES_TO_LOOK = (1.0, 5.0, 20.0, 60.0)
 # mpirun starts these programs on other hosts to start the guards there. If mpirun's host becomes
-# unreachable, they keep running for a long time, or forever.
+# unreachable, these programs keep running for a long time, or forever.
 DAEMONS = ("prted", "orted", "hydra_pmi_proxy")
 MOST_READ = 1 << 16
 MOST_READS_OF_A_PIPE = (1 << 20) // MOST_READ
@@ -99,8 +102,8 @@ def main(command: Sequence[str]) -> int:
         processes.remove_segments(supervisor.segments)
         if supervisor.is_left:
             _end_daemon(daemon)
-        elif code and not supervisor.is_loss and not os.fork():  # the job is over, or about to end
-            # The launcher and MPICH's daemon wait for the inherited descriptors to be closed.
+        elif code and not supervisor.is_loss and not os.fork():  # the job is over or will end soon
+            # The launcher and MPICH's daemon wait until all inherited descriptors are closed.
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
             _outlast_daemon(daemon)
             os._exit(code)
@@ -114,7 +117,8 @@ def main(command: Sequence[str]) -> int:
 
 
 def _n_at_work(place, variables):
-    """Returns how many ranks on this host are not spare, if mpirun numbers ranks by host."""
+    """Returns the number of ranks on this host that are not spare, if mpirun numbers ranks by
+    host."""
     first = place.rank - place.local_rank
     n_spare = int(variables.get(SPARES_VARIABLE, 0))
     n = min(first + place.local_size, place.size - n_spare) - first
@@ -122,13 +126,13 @@ def _n_at_work(place, variables):
 
 
 def _share(local_rank, n, variables):
-    """Returns the processors to bind a rank to, and a text for the launcher; both are empty if
-    binding was not requested."""
+    """Returns the processors to which a rank is bound, and a text for the launcher; both are empty
+    if no binding was requested."""
     mode = variables.get(binding.VARIABLE)
     if not mode:
         return set(), ""
     if local_rank >= n:
-        return set(), "not bound: it is spare"
+        return set(), "not bound: the rank is spare"
     job = f"{JOB_VARIABLE}={variables.get(JOB_VARIABLE)}"
     wanted = binding.gpu_domains(variables, n)
     processors, why_not = binding.share(mode, local_rank, n, job, wanted)
@@ -154,7 +158,7 @@ def _connect(hosts, port, name):
 
 
 def _report_errors(connection, function, *arguments):
-    """Calls a function of the supervisor; sends the traceback of an error to the launcher, which
+    """Calls a function of the supervisor; if it fails, sends the traceback to the launcher, which
     can show it."""
     try:
         return function(*arguments)
@@ -169,9 +173,9 @@ def _report_errors(connection, function, *arguments):
 def _outlast_daemon(process):
     """Waits for mpirun's daemon to end, and kills a daemon that does not end by itself.
 
-    The daemon's children end by themselves, or when the launcher asks them.
+    The children of the daemon end by themselves, or when the launcher asks them to end.
     """
-    # The system may lack pidfds, or the process may have ended.
+    # The system may have no pidfds, or the process may have ended.
     with contextlib.suppress(AttributeError, OSError):
         has_ended = select.select([os.pidfd_open(process)], [], [], TIME_TO_FOLLOW)[0]
         if not has_ended and _is_daemon(process):
@@ -204,15 +208,15 @@ class Supervisor:
     Args:
         connection: A socket to the launcher.
         lifeline: File descriptor that reaches its end when the guard is gone.
-        hello: The first message's payload.
+        hello: The payload of the first message.
         patience: Seconds for the program to end by itself when the guard is gone.
-        guard: Process id of the guard if the job continues without this rank (--elastic). Open
-            MPI then reports the rank as lost, as soon as a signal has ended the guard.
+        guard: Process id of the guard if the job can continue without this rank (--elastic). Open
+            MPI reports the rank as lost as soon as a signal has ended the guard.
 
     Attributes:
         is_left: Whether the launcher was lost before the program ended.
         is_loss: Whether the job continues without this rank.
-        processors: Processors that the program is bound to; empty if it is not bound.
+        processors: Processors to which the program is bound; empty if it is not bound.
         segments: Paths of the shared memory segments of MPI that the program was seen to use.
     """
 
@@ -268,7 +272,7 @@ class Supervisor:
         for end in ends:
             os.set_inheritable(end, True)
         start = [sys.executable, START_PROGRAM, str(stacks_end), str(int(WHERE))]
-        with binding.bound(self.processors):  # inherited by the program
+        with binding.bound(self.processors):  # the program inherits the binding
             self._program = processes.spawn([*start, *command], environment, output_end, errors_end)
         for end in (output_end, errors_end, *ends):
             os.close(end)
@@ -278,7 +282,7 @@ class Supervisor:
         for seconds in TIMES_TO_LOOK:
             self._loop.after(seconds, self._note_segments)
         self._loop.run(until=lambda: self._alone and not self._pipes and self._channel.sent)
-        assert self._code is not None  # otherwise the loop would still run
+        assert self._code is not None  # the loop runs until there is a code
         return processes.shell_code(self._code)
 
     def say_goodbye(self) -> None:
@@ -329,7 +333,7 @@ class Supervisor:
             if program := self._running:
                 processes.signal_process(program, int(payload))
         elif kind == messages.LOST:
-            assert self._losses is not None  # ranks with a guard are told about losses
+            assert self._losses is not None  # a rank with a guard has this pipe
             with contextlib.suppress(OSError):  # the program has just ended
                 os.write(self._losses, payload + b"\n")
         else:
@@ -392,7 +396,7 @@ class Supervisor:
 
     def _take_end(self, status):
         self._code = os.waitstatus_to_exitcode(status)
-        self._check_guard()  # if the guard ended first, that may be why the program ended
+        self._check_guard()  # the end of the guard may have ended the program
         # The pipes now contain the rest of the program's own output, which is sent before its exit
         # code. A pipe holds at most 1 MiB; reading is limited because children may keep writing.
         for pipe in list(self._pipes):

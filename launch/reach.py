@@ -1,4 +1,4 @@
-"""Names of hosts: finds names that mean this host, and addresses at which others reach it."""
+"""Names of hosts: which names mean this host, and at which addresses other hosts reach it."""
 
 import contextlib
 import socket
@@ -31,8 +31,8 @@ def own_addresses(hosts: Iterable[str]) -> list[str]:
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect((address[0], 9))  # this sends nothing, but selects a route
                 found.append(probe.getsockname()[0])
-    # Some names can only be resolved by ssh. Their hosts may be able to resolve this host's name,
-    # so the name is an address, too.
+    # Only ssh can resolve some names. Their hosts may be able to resolve this host's name, so the
+    # name counts as an address, too.
     return list(dict.fromkeys([*found, socket.gethostname()]))
 
 

@@ -14,8 +14,8 @@ TYPE_CHECKING = False  # importing typing would slow the start
 if TYPE_CHECKING:
     from .job import Job
 
-# If a program has not ended this many seconds after a traceback, the traceback was only logged, and
-# is shown.
+# If a program has not ended this many seconds after a traceback, the traceback did not end the
+# program, and is shown.
 TIME_TO_DIE = 2.0
 
 # A program is idle if its state is none of these (running, or waiting for a disk), it uses less
@@ -26,9 +26,9 @@ LEAST_ACTIVITY = 0.05
 # up. Timers do so, too, but a thread that only polls wakes up less often per second than this.
 LEAST_WAKES = 1.0
 
-# The maximum output of a rank that is kept for the report of its end.
+# This is the most output of a rank that is kept for the report of its end.
 MOST_BYTES, MOST_LINES = 4096, 10
-# The number of lines on a small terminal.
+# A small terminal has this many lines.
 LINES_IN_SIGHT = 24
 
 
@@ -36,29 +36,30 @@ class Rank:
     """The launcher's view of one rank.
 
     Args:
-        job: The `Job` that the rank belongs to.
+        job: The `Job` to which the rank belongs.
         connection: A socket to the rank's supervisor.
 
     Attributes:
-        number: The rank; None before its supervisor has said hello.
+        number: The rank; None before its supervisor has introduced itself.
         place: The number under which the rank is shown: the number of a lost rank that it replaced,
             or its own.
         host: Name of the host.
         process: Process id of the supervisor.
-        bound: The cores that the program is bound to, or why it is not bound; empty if binding was
-            not requested.
-        heard: When the supervisor last sent a message, as `Loop.time`.
-        active: When the program last worked.
-        awake: When the program last woke up again and again, so that it may be receiving.
-        moved: When the program was last seen not to be stopped (SIGSTOP).
-        phase: The latest startup phase that the program has begun, as in start_program.py; or 0.
+        bound: The cores to which the program is bound, or the reason why it is not bound; empty if
+            no binding was requested.
+        heard: The `Loop.time` at which the supervisor last sent a message.
+        active: The `Loop.time` at which the program last worked.
+        awake: The `Loop.time` at which the program last woke up again and again, as if it was
+            receiving.
+        moved: The `Loop.time` at which the program was last seen not to be stopped (SIGSTOP).
+        phase: The latest startup phase that the program has begun, as in start_program.py, or 0.
         done: Whether the program is over and did not fail; only MPI_Finalize may be left.
         code: Exit code of the program, -n if signal n killed it, None before its end.
-        ended_itself: Whether the program ended before the launcher asked it to.
+        ended_itself: Whether the program ended before the launcher asked it to end.
         has_guard: Whether the guard still runs.
-        lost: Why the connection was lost before the program ended; otherwise empty.
-        oom_kills: How many processes the host's kernel has meanwhile ended because memory ran out;
-            -1 if unknown.
+        lost: The reason why the connection was lost before the program ended; otherwise empty.
+        oom_kills: The number of processes that the host's kernel has meanwhile ended because memory
+            ran out; -1 if unknown.
         stacks: The stacks that the program wrote.
         exception: The line of the last traceback that names the exception; may be empty.
     """
@@ -116,17 +117,17 @@ class Rank:
 
     @property
     def cause(self) -> str:
-        """The exception in brackets, if one was shown."""
+        """The exception in brackets, if the program showed one; otherwise empty."""
         return f" ({self.exception})" if self.exception else ""
 
     @property
     def fate(self) -> str:
-        """How the program ended."""
+        """A text that says how the program ended."""
         return report.describe_end(self.code, self.oom_kills)
 
     @property
     def end(self) -> str:
-        """How the program ended, with the exception if one was shown."""
+        """A text that says how the program ended, with the exception if the program showed one."""
         return f"{self.name} {self.fate}{self.cause}"
 
     @property
@@ -135,7 +136,7 @@ class Rank:
         return self._errors.showed_cause
 
     def pass_on(self, number: int) -> None:
-        """Sends the program a signal that does not end the job."""
+        """Sends a signal to the program, without ending the job."""
         self.channel.send(messages.PASS, words(int(number)))
 
     def ask(self, what: bool) -> None:
@@ -157,11 +158,11 @@ class Rank:
         self.channel.send(messages.STOP, words(int(number), grace, int(where)))
 
     def kill(self) -> None:
-        """Kills the program as another process might; the job may continue without this rank."""
+        """Kills the program as if another process did; the job may continue without this rank."""
         self.pass_on(signal.SIGKILL)
 
     def swap_places(self, other: "Rank") -> None:
-        """Swaps the numbers under which this rank and another one are shown."""
+        """Swaps the numbers under which this rank and another rank are shown."""
         self.place, other.place = other.place, self.place
         for rank in (self, other):
             rank._mark_lines()
@@ -199,7 +200,7 @@ class Rank:
         return [line.removeprefix(self._prefix) for line in lines]
 
     def show_rest(self) -> None:
-        """Shows the held output."""
+        """Shows the output that was held back."""
         self.exception = self.exception or report.describe_exception(self._errors.unmarked())
         self._show(self._job.stdout, self._output.finish())
         self._show(self._job.stderr, self._errors.finish(), whole=True)
@@ -238,11 +239,11 @@ class Rank:
         self.show_same(self._job.cause)
 
     def held_lines(self) -> list[bytes]:
-        """Returns the held lines, without prefix."""
+        """Returns the lines that are held back, without prefix."""
         return self._errors.unmarked()
 
     def show_same(self, lines: list[bytes]) -> None:
-        """Shows the held traceback now if it equals these lines, so that it is merged with them."""
+        """Shows the held traceback now if it equals these lines, so that the two are merged."""
         if lines and self._errors.unmarked() == lines:
             self._show(self._job.stderr, self._errors.release(), whole=True)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 MOST_LINES = 20
 
-# Frames in these folders are skipped, because the position in the user's own program says more.
+# Frames in these folders are skipped, because a position in the user's own program says more.
 _STANDARD_LIBRARY = os.path.dirname(os.__file__)
 _MPCHAIN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpchain", "")
 _STARTERS = (
@@ -25,12 +25,12 @@ _FRAME = re.compile(rb'  File "(.*)", line (\d+) in (.*)')
 
 
 def describe_end(code: int, oom_kills: int = -1) -> str:
-    """Returns how a process ended, in words.
+    """Returns a text that says how a process ended.
 
     Args:
         code: The process's exit code, or -n if signal n killed it.
-        oom_kills: How many processes the host's kernel has meanwhile ended because memory ran out;
-            -1 if unknown.
+        oom_kills: The number of processes that the host's kernel has meanwhile ended because memory
+            ran out; -1 if unknown.
 
     Example:
         >>> describe_end(3), describe_end(-15)
@@ -48,10 +48,10 @@ def describe_end(code: int, oom_kills: int = -1) -> str:
 
 
 def describe_place(stacks: bytes) -> str:
-    """Returns where a program was: its innermost function, and the user's innermost function.
+    """Returns the position of a program: its innermost function, and the user's innermost function.
 
     Args:
-        stacks: The stacks of its threads in faulthandler's format; may be empty.
+        stacks: The stacks of the program's threads in faulthandler's format; may be empty.
 
     Returns:
         A text such as ``at train.py:40 in main, inside wait (threading.py:320)``; may be empty.
@@ -89,8 +89,8 @@ def describe_ranks(ranks: dict, n: int, without: "Rank | None" = None) -> list[s
     """Returns one line for each group of ranks on one host that ended in the same way.
 
     Args:
-        ranks: Maps each number of a rank whose supervisor has said hello to its `Rank`.
-        n: Number of all ranks.
+        ranks: Maps each number of a rank whose supervisor has introduced itself to its `Rank`.
+        n: The number of all ranks.
         without: A `Rank` to omit.
 
     Example:
@@ -111,10 +111,10 @@ def describe_ranks(ranks: dict, n: int, without: "Rank | None" = None) -> list[s
 
 
 def describe_binding(ranks: dict) -> str:
-    """Returns a sentence that says which processors ranks were bound to.
+    """Returns a text that says to which processors the ranks were bound.
 
     Args:
-        ranks: Maps numbers to `Rank` objects.
+        ranks: Maps the number of each rank to its `Rank`.
 
     Example:
         >>> describe_binding({})
@@ -129,7 +129,7 @@ def describe_binding(ranks: dict) -> str:
 
 
 def describe_exception(lines: list[bytes]) -> str:
-    """Returns the line of a traceback that names the exception; empty without one.
+    """Returns the line of a traceback that names the exception; empty if there is no traceback.
 
     Args:
         lines: The output, starting with the header of the first traceback.
@@ -161,7 +161,7 @@ def _describe_fate(rank):
 
 
 def _is_library(path):
-    # Functions whose text mpchain generated have file names such as <mpchain: relu, 1>.
+    # Functions that mpchain generates have file names such as <mpchain: relu, 1>.
     return (
         path.startswith((_STANDARD_LIBRARY, _MPCHAIN, "<mpchain")) or "-packages" + os.sep in path
     )

@@ -25,10 +25,10 @@ def run(
 
     Args:
         plan: The plan to run; its timeout covers all starts together.
-        restarts: Maximum number of restarts.
+        restarts: The maximum number of restarts.
         wait: Seconds before a restart; doubled after each start without a new checkpoint.
-        checkpoints: The checkpoints from which ranks resume. The path of the newest one is in the
-            environment variable MPCHAIN_RESUME, and replaces ``{checkpoint}`` in arguments.
+        checkpoints: The checkpoints from which ranks resume. The path of the newest checkpoint is
+            in the environment variable MPCHAIN_RESUME, and replaces ``{checkpoint}`` in arguments.
         min_ranks: Minimum number of ranks of a restart after hosts are lost; None requires all.
 
     Returns:
@@ -59,8 +59,8 @@ def run(
 
 
 def with_hosts_that_answer(plan: Plan, min_ranks: int) -> Plan | None:
-    """Returns the plan for the hosts that answer; prints a message and returns None if they are
-    too few.
+    """Returns the plan for the hosts that answer. If their slots are too few, prints a message and
+    returns None.
 
     Args:
         plan: A plan for all hosts.
@@ -73,7 +73,7 @@ def with_hosts_that_answer(plan: Plan, min_ranks: int) -> Plan | None:
     """
     if not plan.hosts:
         return plan
-    from . import inquiry  # seldom needed, and slow to import
+    from . import inquiry  # it is seldom needed, and slow to import
 
     bad = inquiry.complaints(plan.hosts, plan.remote_shell, START_RANK, plan.host_timeout)
     hosts = {host: slots for host, slots in plan.hosts.items() if host not in bad}
@@ -94,7 +94,7 @@ def with_hosts_that_answer(plan: Plan, min_ranks: int) -> Plan | None:
 
 
 def _prepare(plan, checkpoint, deadline):
-    """Returns the plan for one start of the job."""
+    """Returns the plan for the next start of the job."""
     variables = {**plan.variables, **({RESUME: checkpoint} if checkpoint else {})}
     program = [word.replace(PLACEHOLDER, checkpoint or "") for word in plan.program]
     left = None if deadline is None else max(0.001, deadline - time.monotonic())

@@ -23,7 +23,7 @@ def main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         ...
     """
     if options.ranks == "auto":
-        parser.error("--scheduler needs the number of ranks: -n auto is known only on the hosts")
+        parser.error("--scheduler needs a number of ranks: -n auto needs the hosts")
     n = options.ranks + options.spares
     if n % options.nodes:
         spare = f" and the {options.spares} of --spares" * bool(options.spares)
@@ -34,9 +34,9 @@ def main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
             parser.error("--scheduler kubernetes needs --image, with mpchain and the script in it")
         for name in ("directive", "setup"):
             if getattr(options, name):
-                parser.error(f"--{name} is for batch scripts: edit the manifest, or the image")
+                parser.error(f"--{name} is only for batch scripts: edit the manifest, or the image")
     elif options.image:
-        parser.error("--image is for --scheduler kubernetes")
+        parser.error("--image needs --scheduler kubernetes")
     job = _Job(options, _own_arguments(parser, options))
     _check_texts(parser, options, [*job.launcher_arguments, *job.program])
     print(_kubernetes(job) if options.scheduler == "kubernetes" else _script(job))
@@ -54,11 +54,11 @@ def _check_texts(parser, options, command):
             parser.error(f"--directive must be one line of text, not {text!r}")
     for word in command if options.scheduler == "kubernetes" else ():
         if any("\ud800" <= character <= "\udfff" for character in word):
-            parser.error(f"a manifest holds Unicode texts alone, not {os.fsencode(word)!r}")
+            parser.error(f"words in a manifest must be Unicode text, not {os.fsencode(word)!r}")
 
 
 class _Job:
-    """The values that scripts for all batch systems need."""
+    """The values that the scripts of all batch systems need."""
 
     def __init__(self, options, own_arguments):
         script = options.program[0]
@@ -72,16 +72,17 @@ class _Job:
         self.program = [*module, "--", *options.program]
 
 
-# For each batch system: the prefix of its directives, the shell variable with the folder where the
-# job was submitted, a shell expression that is --resume when the job was started before, and the
-# directives. A directive is left out if a value in it is None ({if_time} is None or empty).
+# For each batch system, this table holds the prefix of its directives, the shell variable with the
+# folder where the job was submitted, a shell expression that yields --resume if the job was started
+# before, and the directives. A directive is left out if a value in it is None ({if_time} is None or
+# empty).
 _SCRIPTS = {
     "slurm": (
         *("#SBATCH", "SLURM_SUBMIT_DIR", "${SLURM_RESTART_COUNT:+--resume}"),
         *("--job-name={name}", "--nodes={nodes}", "--ntasks={n}", "--ntasks-per-node={per_node}"),
         *("--cpus-per-task={cores}", "--gpus-per-node={gpus}", "--time={time}"),
         *("--partition={queue}", "--account={account}"),
-        # A minute before the time limit, ranks get a signal, and can save a checkpoint.
+        # A minute before the time limit, ranks get a signal, so that they can save a checkpoint.
         *("--signal=B:TERM@60{if_time}", "--requeue", "--open-mode=append", "--output=%x-%j.out"),
     ),
     "pbs": (
@@ -98,7 +99,7 @@ _SCRIPTS = {
 
 
 def _script(job):
-    """Returns a batch script."""
+    """Returns the batch script for a job."""
     options = job.options
     sign, folder, requeued, *directives = _SCRIPTS[options.scheduler]
     time = options.time and _clock(options.time)
@@ -112,7 +113,7 @@ def _script(job):
     launcher = [sys.executable, "-m", __package__, *job.launcher_arguments]
     resume = [requeued] if requeued and options.checkpoint_dir and not options.resume else []
     words = [shlex.join(launcher), *resume, shlex.join(job.program)]
-    # The launcher replaces the shell, so that signals of the batch system reach the launcher.
+    # The launcher replaces the shell, so that it receives the signals of the batch system.
     body = ["set -e", f'cd "${folder}"', *options.setup, f"exec {' '.join(words)}"]
     return "\n".join(["#!/bin/bash", *lines, *body])
 
@@ -124,7 +125,7 @@ def _fields(text):
 def _kubernetes(job):
     options = job.options
     name = re.sub(r"[^a-z0-9-]+", "-", job.name.lower()).strip("-") or "mpchain"
-    # The operator makes a service of this name, which must begin with a letter.
+    # The operator makes a service of this name, so it must begin with a letter.
     name = (name if name[0].isalpha() else f"job-{name}")[:50]
     cores = options.cores and job.per_node * options.cores
     limits = _without_none({"cpu": cores, "nvidia.com/gpu": options.gpus})
@@ -165,7 +166,7 @@ def _replicas(number, container):
 
 
 def _yaml(value, indent=""):
-    """Returns lines of YAML for dictionaries, lists, texts and whole numbers."""
+    """Returns lines of YAML for a value: a dictionary, a list, a text or a whole number."""
     if isinstance(value, dict):
         items = [(f"{key}:", each) for key, each in value.items()]
     else:
@@ -183,14 +184,14 @@ def _yaml(value, indent=""):
 
 
 def _quote(text):
-    """Returns a text as YAML in pure ASCII, because parsers treat other characters differently."""
+    """Returns a text as YAML in ASCII, because parsers disagree about other characters."""
     text = text.replace("\\", r"\\").replace('"', r"\"")
     text = re.sub("[^ -~]", lambda match: f"\\U{ord(match[0]):08X}", text)
     return f'"{text}"'
 
 
 def _own_arguments(parser, options):
-    """Returns the launcher's options from the command line, without the batch system's."""
+    """Returns the options of the command line, except those for the batch system."""
     arguments = []
     for action in parser._actions:
         value = getattr(options, action.dest, None)

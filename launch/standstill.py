@@ -2,9 +2,8 @@
 
 A process that was stopped, or that hangs before it joins MPI or after the program's end, raises no
 error. The other ranks wait for this process in MPI_Init, create_communicator or MPI_Finalize, where
-the watchdog of the communicators is not running.
-Time during which the launcher was stopped does not count, because the whole job may have been
-stopped.
+the watchdog of the communicators is not running. The launcher does not count the time during which
+it was stopped itself, because the whole job may have been stopped.
 """
 
 import math
@@ -21,20 +20,23 @@ if TYPE_CHECKING:
 TIMEOUT_VARIABLE = "MPCHAIN_COLLECTIVE_TIMEOUT"
 DEFAULT_TIMEOUT = 300.0
 LONGEST_PERIOD = 5.0
-# The startup phases, as in start_program.py, in which ranks wait for all others.
+# In these startup phases, ranks wait for all other ranks; their numbers are the same as in
+# start_program.py.
 IN_MPI_INIT, IN_CREATE = 2, 4
 GATES = {IN_MPI_INIT: "MPI_Init", IN_CREATE: "create_communicator"}
-# This many timeouts may pass in three cases: a rank still computes after all others have finished,
-# all ranks are in MPI_Init, or a rank on its way to MPI_Init only wakes up again and again, since
-# it may be receiving from a network. A rank that works on its way to MPI_Init has no limit.
+# This many timeouts may pass in three cases: a rank still computes after all other ranks have
+# finished, all ranks are in MPI_Init, or a rank on its way to MPI_Init only wakes up again and
+# again, which may mean that it receives data from a network. A rank that works on its way to
+# MPI_Init has no limit.
 MOST_TIMEOUTS_OF_WORK = 6
 TIME_TO_ANSWER = 1.0
-# State in /proc of a process stopped by a signal such as SIGSTOP, or by a debugger.
+# /proc shows these states for a process that is stopped by a signal such as SIGSTOP, or by a
+# debugger.
 STOPPED = ("T", "t")
 
 
 def timeout_of(variables: Mapping[str, str]) -> float:
-    """Returns for how many seconds ranks wait for each other; communicators read the same variable.
+    """Returns the seconds that ranks wait for each other; communicators read the same variable.
 
     Example:
         >>> timeout_of({"MPCHAIN_COLLECTIVE_TIMEOUT": "20"}), timeout_of({})
@@ -42,7 +44,7 @@ def timeout_of(variables: Mapping[str, str]) -> float:
     """
     try:
         seconds = float(variables.get(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT))
-    except ValueError:  # the runtime prints its own message
+    except ValueError:  # mpchain itself prints a message
         return DEFAULT_TIMEOUT
     return seconds if seconds > 0 else DEFAULT_TIMEOUT
 
@@ -51,7 +53,7 @@ class Standstill:
     """Asks all supervisors for a heartbeat, and ends a job in which a rank hangs.
 
     Args:
-        job: The `Job`.
+        job: The `Job` to watch.
         timeout: Seconds without progress of a rank after which the job is ended; may be infinite.
     """
 
@@ -63,13 +65,13 @@ class Standstill:
             self._plan_next()
 
     def note_progress(self) -> None:
-        """Called when a program has come to its end."""
+        """Records that a program has come to its end."""
         self._progress = self._job.loop.time
         self._has_reported = False
         self._end_if_absent()
 
     def note_phase(self) -> None:
-        """Called when a program has begun another startup phase."""
+        """Records that a program has begun another startup phase."""
         self._came = self._job.loop.time
         self._has_reported = False
         self._end_if_absent()
@@ -77,7 +79,7 @@ class Standstill:
     def _end_if_absent(self):
         """Ends a job in which ranks wait in MPI_Init for a program that ended before MPI_Init.
 
-        mpirun may notice this later, too, but then does not name the rank that caused it.
+        mpirun may notice such a program later, too, but does not name the rank that caused it.
         """
         ranks = sorted(self._job.ranks.items())
         waiting = [n for n, rank in ranks if rank.phase == IN_MPI_INIT and not rank.ended]
@@ -108,7 +110,8 @@ class Standstill:
         self._plan_next()
 
     def _find(self):
-        """Returns a sentence about the ranks that have hung for too long; empty without any."""
+        """Returns a sentence about the ranks that have hung for too long; an empty string if there
+        are none."""
         job, now = self._job, self._job.loop.time
         if job.starter_stopped is not None and now - job.starter_stopped > self._timeout:
             return f"{job.starter_name} has been stopped for {self._timeout:g} s"
@@ -134,7 +137,8 @@ class Standstill:
         return f"{rank.name} was lost: {rank.lost}"
 
     def _find_late_starts(self, now, waited):
-        """Returns a sentence about the ranks for which others wait too long during the start."""
+        """Returns a sentence about ranks for which others have waited too long during the start;
+        else ""."""
         job, ranks, limit = self._job, self._job.ranks, self._timeout
         expected = [n for n in range(job.plan.n) if n not in job.losses]
         for phase, place in GATES.items() if waited > limit else ():
@@ -153,7 +157,7 @@ class Standstill:
             waiting = f"{report.describe_numbers(inside)} waited in {place}; {cause}"
             names = report.describe_numbers(late) if late else "nobody"
             if late and (stopped or not working):
-                late_by = f"did not get to {place} within {waited:.0f} s after the others"
+                late_by = f"did not get to {place} within {waited:.0f} s after the other ranks"
                 return f"{names} {late_by}; {waiting}"
             if not late and (stopped or waited > MOST_TIMEOUTS_OF_WORK * limit):
                 return f"{place} did not end within {waited:.0f} s; {waiting}"
@@ -164,7 +168,7 @@ class Standstill:
         return ""
 
     def _works(self, rank, waited):
-        """Returns whether a rank is working while others have waited for it during the start."""
+        """Returns whether a rank is working while other ranks wait for it during the start."""
         may_receive = waited <= MOST_TIMEOUTS_OF_WORK * self._timeout
         last = max(rank.active, rank.awake) if may_receive else rank.active
         return not rank.done and self._job.loop.time - last <= self._timeout
@@ -172,7 +176,7 @@ class Standstill:
     @property
     def _remedy(self):
         return (
-            f"if it needs longer, set {TIMEOUT_VARIABLE} to more than {self._timeout:g} (seconds)"
+            f"if a rank needs longer, set {TIMEOUT_VARIABLE} to more than {self._timeout:g} seconds"
         )
 
     def _find_late_ranks(self, now, waited):
@@ -183,7 +187,7 @@ class Standstill:
         waiting = sorted(set(running) - set(late))
         stopped = [n for n, rank in running.items() if now - rank.moved > self._timeout]
         if len(late) + len(lost) == self._job.plan.n or not (waiting or stopped):
-            return ""  # all ranks are at work, or the working ones do not use MPI
+            return ""  # all ranks work, or those that work do not use MPI
         names = report.describe_numbers(sorted(late))
         causes = [f"{report.describe_numbers(waiting)} waited in MPI_Finalize"] if waiting else []
         causes += [f"stopped: {report.describe_numbers(sorted(stopped))}"] if stopped else []
@@ -194,12 +198,12 @@ class Standstill:
             cause = f"{cause}; {self._remedy}"
         are_still = all(now - rank.active > self._timeout for rank in late.values())
         if stopped or are_still or waited > MOST_TIMEOUTS_OF_WORK * self._timeout:
-            return f"{names} did not finish within {waited:.0f} s after the others; {cause}"
+            return f"{names} did not finish within {waited:.0f} s after the other ranks; {cause}"
         self._report_work(f"the other ranks have finished and wait for {names}", late.values())
         return ""
 
     def _report_work(self, waiting, ranks):
-        """Prints, once, where in the code the ranks are that work while others wait for them."""
+        """Prints, once, where in the code each rank is that works while other ranks wait for it."""
         if not self._has_reported:
             self._has_reported = True
             for rank in ranks:

@@ -17,25 +17,25 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.abc import Loader
 else:
-    Loader = object  # importlib.abc takes long to import
+    Loader = object  # importing importlib.abc would take long
 
-# This byte is written into the pipe for stacks when the program is over and did not fail.
+# The program writes this byte into the pipe for stacks when it is over and did not fail.
 OVER = b"\0"
-# These bytes are written into the pipe for stacks as the program starts: one for each phase that
-# begins. In some phases a rank waits for all others.
+# The program writes these bytes into the pipe for stacks as it starts: one at the beginning of each
+# phase. In some phases a rank waits for all other ranks.
 PHASES = (STARTED, IN_MPI_INIT, AFTER_MPI_INIT, IN_CREATE, AFTER_CREATE) = range(1, 6)
-# The name of a module that exists only in programs that the launcher started; mpchain looks for it.
+# A module of this name exists only in programs that the launcher started; mpchain looks for it.
 STARTER = "mpchain_launch_starter"
-# The variables with two pipes, under --elastic: into the first, the program writes lines of JSON
+# Under --elastic, these variables hold two pipes: into the first, the program writes lines of JSON
 # about lost ranks; from the second, it reads the numbers of ranks whose loss MPI may not notice.
 NOTES, LOSSES = "MPCHAIN_LAUNCH_NOTES", "MPCHAIN_LAUNCH_LOSSES"
 
 
 def tell_where(pipe: int, number: int) -> None:
-    """Installs what tells the launcher where the program is.
+    """Installs handlers that report the position of the program to the launcher.
 
     On the signal ``number`` the stacks of all threads are written to ``pipe``, even while a thread
-    runs C code. The program's phases and its end are written there, too.
+    runs C code. The program also writes the beginning of its phases and its end to the pipe.
     """
     if sys.stderr is not None:
         faulthandler.enable()  # crashes print stacks, too
@@ -46,17 +46,18 @@ def tell_where(pipe: int, number: int) -> None:
     sys.meta_path.insert(0, phases)
     starter = sys.modules[STARTER] = types.ModuleType(STARTER)
     vars(starter)["creates_communicator"] = phases.creates_communicator
-    # atexit calls the function that is registered first last: by then the program, its threads and
-    # its other exit functions have ended, and only MPI_Finalize follows.
+    # atexit calls this function last, because it is registered first: by then the program, its
+    # threads and its other exit functions have ended, and only MPI_Finalize follows.
     atexit.register(tell_end, pipe, number, os.getpid(), _identity(pipe))
 
 
 def tell_end(pipe: int, number: int, process: int, identity: object) -> None:
-    """Writes that the program is over, and ignores the signal from then on."""
+    """Reports that the program is over, and ignores the signal from then on."""
     if os.getpid() == process:  # a process forked from the program writes nothing
         faulthandler.unregister(number)
         signal.signal(number, signal.SIG_IGN)
-        # The program may have closed all files, and opened another file with this descriptor.
+        # The program may have closed all files, and may have opened another file with this
+        # descriptor.
         if _identity(pipe) == identity:
             os.write(pipe, OVER)
 
@@ -69,7 +70,7 @@ def _identity(descriptor):
 
 
 class Phases:
-    """Tells the launcher when MPI_Init and create_communicator begin and end.
+    """Reports to the launcher when MPI_Init and create_communicator begin and end.
 
     This class is a finder of modules, because importing mpi4py.MPI initializes MPI.
     """
@@ -79,14 +80,16 @@ class Phases:
         self._last = 0
 
     def tell(self, phase: int) -> None:
-        """Writes a phase once; not in a forked process, and not if the program closed the pipe."""
+        """Writes a phase once; does nothing in a forked process, or if the program has closed the
+        pipe."""
         is_mine = os.getpid() == self._process and _identity(self._pipe) == self._identity
         if phase > self._last and is_mine:
             self._last = phase
             os.write(self._pipe, bytes([phase]))
 
     def creates_communicator(self, ends: bool) -> None:
-        """mpchain calls this method before and after it makes its first communicator."""
+        """Reports the beginning or end of the first communicator's creation; mpchain calls this
+        method."""
         self.tell(AFTER_CREATE if ends else IN_CREATE)
 
     def find_spec(self, name, path=None, target=None):
@@ -102,7 +105,7 @@ class Phases:
 
 
 class _Loader(Loader):
-    """Loads mpi4py.MPI through another loader, and reports when this begins and ends."""
+    """Loads mpi4py.MPI through another loader, and reports when loading begins and ends."""
 
     def __init__(self, loader, phases):
         self._loader, self._phases = loader, phases
@@ -120,7 +123,8 @@ class _Loader(Loader):
 
 
 def of_program(traceback: types.TracebackType | None) -> types.TracebackType | None:
-    """Returns the part of a traceback below the frames that only started the program.
+    """Returns the part of a traceback below the frames of this file, which only started the
+    program.
 
     Example:
         >>> of_program(None)
@@ -137,10 +141,10 @@ def _is_starter(frame):
 
 
 def run(arguments: list[str]) -> None:
-    """Runs ``[-m] program arguments``."""
+    """Runs a program, given ``[-m] program arguments`` as ``python`` gets them."""
     is_module = arguments[0] == "-m"
     if not sys.flags.safe_path:
-        del sys.path[0]  # removes the folder of this file
+        del sys.path[0]  # this is the folder of this file
     if arguments[:2] == ["-m", "mpi4py"]:
         # This import must find the installed mpi4py, rather than a module of the same name beside
         # the user's program.
@@ -154,7 +158,7 @@ def run(arguments: list[str]) -> None:
         runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-# Processes that the program starts with multiprocessing run this file again, but skip this part.
+# Processes that the program starts with multiprocessing run this file again, but not this block.
 if __name__ == "__main__":
     tell_where(int(sys.argv[1]), int(sys.argv[2]))
     if NOTES in os.environ:

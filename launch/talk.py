@@ -1,4 +1,4 @@
-"""Messages to the user, errors of usage, and types of options."""
+"""Messages to the user, errors about the command line, and types of options."""
 
 import argparse
 import contextlib
@@ -15,7 +15,7 @@ def say(text: str) -> None:
     """Prints a message of the launcher on standard error, and replaces a progress bar there.
 
     Example:
-        >>> say("the job exceeded --timeout")  # on standard error
+        >>> say("the job exceeded --timeout")  # prints on standard error
     """
     with contextlib.suppress(OSError, AttributeError):  # standard error may be closed
         is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
@@ -28,12 +28,13 @@ class _Formatter(argparse.HelpFormatter):
         width = 100
         with contextlib.suppress(OSError):
             width = min(width, os.get_terminal_size().columns - 2)
-        # Without a width, argparse would import shutil, which takes as long as all its other work.
+        # Without a width, argparse would import shutil, which takes as long as everything else that
+        # it does.
         super().__init__(prog, width=width)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors take one line.
+    """A parser that prints each error in one line.
 
     Example:
         >>> parser = Parser(prog="mpchain-launch")

@@ -21,8 +21,8 @@ SHOWN = {
     "UCX_LOG_LEVEL": "info",
 }
 _BY_TCP = (
-    "there are InfiniBand adapters, and messages between hosts take TCP: use an Open MPI with UCX, "
-    "or an MPICH with it, and unset OMPI_MCA_pml, OMPI_MCA_btl, UCX_TLS, UCX_NET_DEVICES and "
+    "there are InfiniBand adapters, but messages between hosts go through TCP: use an Open MPI or "
+    "an MPICH with UCX, and unset OMPI_MCA_pml, OMPI_MCA_btl, UCX_TLS, UCX_NET_DEVICES and "
     "FI_PROVIDER"
 )
 
@@ -31,7 +31,7 @@ def measure(options: argparse.Namespace, has_adapters: bool = False) -> list[Fin
     """Returns the findings about messages between ranks and about an all-reduce.
 
     Args:
-        options: The doctor's options.
+        options: The options of the doctor.
         has_adapters: Whether a host has an adapter of InfiniBand or a similar network.
 
     Example:
@@ -57,10 +57,10 @@ def measure(options: argparse.Namespace, has_adapters: bool = False) -> list[Fin
 
 
 def judge(output: str, between: dict, has_adapters: bool) -> Finding:
-    """Returns the transports that the library reports, and their speed.
+    """Returns a finding about the transports that the library reports, and their speed.
 
     Args:
-        output: The ranks' output.
+        output: The output of the ranks.
         between: The positions of two ranks, the seconds of a short message between them, and the
             bytes per second of a long message.
         has_adapters: The same as in `measure`.
@@ -80,10 +80,10 @@ def judge(output: str, between: dict, has_adapters: bool) -> Finding:
 
 
 def _transports(output):
-    """Returns the transports within and between hosts, as far as the library reports them."""
+    """Returns the transports within and between hosts, if the library reports them."""
     said = re.findall(r"^ *(on-host|off-host): +all connections are (\S.*?) *$", output, re.M)
     found = {where: what for where, what in said if what != "n/a"}
-    # Only newer versions of Open MPI show UCX's transports.
+    # Only newer versions of Open MPI show the transports of UCX.
     for where, what in re.findall(r"UCX +INFO .*(intra|inter)-node cfg#\d+ tag\((.*?)\)", output):
         place = {"intra": "on-host", "inter": "off-host"}[where]
         if found.get(place, "ucx") == "ucx":

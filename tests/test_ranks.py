@@ -87,5 +87,7 @@ def test_an_exception_that_cannot_be_sent_comes_back_as_another(error):
 @pytest.mark.annex("launcher")
 def test_without_cloudpickle(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    with pytest.raises(RuntimeError, match=r"run: needs cloudpickle: pip install 'mpchain\[mpi\]'"):
+    with pytest.raises(
+        RuntimeError, match=r"run: cloudpickle is missing: pip install 'mpchain\[mpi\]'"
+    ):
         mpchain.run(print, n=1)

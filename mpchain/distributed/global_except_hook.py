@@ -1,7 +1,7 @@
-"""Ends all ranks when one of them ends by an exception.
+"""Ends all ranks when one rank ends by an exception.
 
-MPI lets the other ranks of a job wait forever for one that raised. With this hook the job ends
-within a moment, and the exception is printed with its rank.
+MPI lets the other ranks of a job wait forever for a rank that raised an exception. With this hook
+the job ends within a moment, and the exception is printed with its rank.
 """
 
 import os
@@ -17,10 +17,11 @@ ENVIRONMENT_VARIABLES = (
 
 
 class Recorder:
-    """Functions that are called before the ranks are aborted.
+    """Holds the function that is called before the ranks are aborted.
 
     Attributes:
-        record: function of the reason that may append to it; returns the resulting text.
+        record: function that gets the reason of the abort and returns the text to print, which it
+            may extend.
     """
 
     record: Callable[[str], str] | None = None
@@ -32,9 +33,9 @@ recorder = Recorder()
 def add_hook() -> None:
     """Makes an uncaught exception print ``rank r of n:`` and its traceback, and abort all ranks.
 
-    This includes exceptions in threads, without which the program might wait forever. A
+    The hook also handles exceptions in threads, without which the program might wait forever. A
     communicator of several ranks installs the hook by itself. If MPI is not in use, or the job has
-    one rank, the previous hook is called instead. Calling it again changes nothing.
+    one rank, the hook calls the previous hook instead. Calling ``add_hook`` again changes nothing.
 
     Example:
         ::
@@ -57,7 +58,7 @@ def add_hook_if_asked(environ: Mapping[str, str] = os.environ) -> None:
 
 
 class _AbortAllRanks:
-    """Takes the three arguments of ``sys.excepthook``, or the one of ``threading.excepthook``."""
+    """The hook, which accepts the arguments of ``sys.excepthook`` and ``threading.excepthook``."""
 
     def __init__(self, previous):
         self.previous = previous
@@ -73,14 +74,14 @@ class _AbortAllRanks:
         if recorder.record is not None:
             text = f"{recorder.record(text.rstrip())}\n"
         sys.stdout.flush()
-        # One write, so that the lines of several failing ranks do not mix.
+        # The text is written in one call, so that the lines of several failing ranks do not mix.
         sys.stderr.write(f"rank {world.rank} of {world.size}:\n{where}{text}")
         sys.stderr.flush()
         world.Abort(getattr(exc_value, "exit_code", 1))
 
 
 def _running_world():
-    """Returns MPI's world; None if there is none or it has one rank."""
+    """Returns ``MPI.COMM_WORLD``; None if MPI is not running or the job has one rank."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.size == 1:
         return None

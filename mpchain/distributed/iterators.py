@@ -15,10 +15,11 @@ from mpchain.serializers import DictionarySerializer, NpzDeserializer
 class SynchronizedIterator(Iterator):
     """Wraps iterators so that they yield the same samples on all ranks, in rank 0's order.
 
-    Args and errors: see :func:`create_sharded_iterator`; here each rank gets the whole batch.
-
-    All attributes are the wrapped iterator's: ``epoch``, ``epoch_detail``, ``is_new_epoch`` and the
-    others are the same on all ranks. Any rank's state can be restored on any number of ranks.
+    For arguments and errors see :func:`create_sharded_iterator`; with this iterator each rank gets
+    the whole batch.
+    All attributes are read from the wrapped iterator: ``epoch``, ``epoch_detail``, ``is_new_epoch``
+        and others are the same on all ranks. Any rank's state can be restored on any number of
+        ranks.
 
     Example:
         >>> from mpchain import distributed, iterators
@@ -34,8 +35,8 @@ class SynchronizedIterator(Iterator):
     def __init__(self, actual_iterator: SerialIterator, communicator: Communicator):
         if not hasattr(actual_iterator, "next_indices"):
             raise TypeError(
-                f"{self._maker}: actual_iterator must be a SerialIterator or derive from it, "
-                f"not {type(actual_iterator).__name__}"
+                f"{self._maker}: actual_iterator must be a SerialIterator or an instance of a "
+                f"subclass, not {type(actual_iterator).__name__}"
             )
         self.actual_iterator = actual_iterator
         self.communicator = communicator
@@ -68,7 +69,7 @@ class SynchronizedIterator(Iterator):
         self.actual_iterator.serialize(NpzDeserializer(arrays))
 
     def __getattr__(self, name: str) -> Any:
-        if name == "actual_iterator":  # the object is being copied and has no attributes yet
+        if name == "actual_iterator":  # a copy has no attributes at first
             raise AttributeError(name)
         return getattr(self.actual_iterator, name)
 
@@ -78,7 +79,7 @@ class SynchronizedIterator(Iterator):
         return self.actual_iterator.fetch(self._choose(self.actual_iterator.next_indices()))
 
     def _choose(self, indices):
-        """Returns the indices of this rank's samples of a batch."""
+        """Returns the indices of this rank's samples, given the indices of the batch."""
         return indices
 
     def finalize(self) -> None:
@@ -91,11 +92,11 @@ class SynchronizedIterator(Iterator):
 class ShardedIterator(SynchronizedIterator):
     """Wraps an iterator so that it yields this rank's part of each batch.
 
-    The batches are those that one process would see: the order of samples does not depend on the
-    number of ranks. All ranks use rank 0's order, position and random state. Each rank takes its
-    contiguous part of a batch. If the parts cannot be equal, the first ranks have one sample more,
-    or, with a reproducible communicator, the first micro-shards. A part may be empty, except on
-    rank 0.
+    The batches are the same as in one process: the order of samples does not depend on the number
+        of ranks. All ranks use rank 0's order, position and random state. Each rank gets its
+        contiguous part of a batch. If the parts cannot be equal, the first ranks have one sample
+        more, or, with a reproducible communicator, the first micro-shards. A part may be empty,
+        except on rank 0.
 
     Args:
         actual_iterator: a :class:`~mpchain.iterators.SerialIterator`, created with the same
@@ -123,7 +124,7 @@ class ShardedIterator(SynchronizedIterator):
 
     @property
     def n_samples(self) -> int:
-        """The number of samples of the latest batch, of all ranks."""
+        """The number of samples of all ranks in the latest batch."""
         iterator = self.actual_iterator
         n = iterator.batch_size
         if iterator.is_new_epoch and not iterator.repeat:
@@ -133,7 +134,7 @@ class ShardedIterator(SynchronizedIterator):
 
     @property
     def is_divided_evenly(self) -> bool:
-        """Whether each rank's samples are those of ``communicator.share_of``."""
+        """Whether ``communicator.share_of`` divides the batches."""
         return type(self)._choose is ShardedIterator._choose
 
     def _choose(self, indices):
@@ -142,7 +143,7 @@ class ShardedIterator(SynchronizedIterator):
 
 
 class _SharedOrder(OrderSampler):
-    """Returns on all ranks the order that rank 0's sampler returns."""
+    """An order sampler that returns the order of rank 0's sampler on all ranks."""
 
     def __init__(self, sampler, comm):
         self._sampler, self._comm = sampler, comm
@@ -160,16 +161,16 @@ _POSITION = ("epoch", "epoch_detail", "previous_epoch_detail", "is_new_epoch", "
 
 
 class MultiNodeIterator(Iterator):
-    """Returns an iterator over the master's batches on all ranks. Only the master reads the data.
+    """Yields the master's batches on all ranks. Only the master reads the data.
 
     Args:
-        actual_iterator: the master's iterator; it is ignored on other ranks, and may be None there.
-            Its batches must be picklable.
+        actual_iterator: the master's iterator, whose batches must be picklable; it is ignored on
+            other ranks, which may pass None.
         communicator: the communicator of the ranks.
         rank_master: the rank of the master.
 
-    Its position (``epoch``, ``epoch_detail``, ...) is the master's on all ranks. The master saves
-    the state, and all ranks restore it.
+    The position (``epoch``, ``epoch_detail``, ...) is the master's position on all ranks. The
+    master saves the state, and all ranks restore it.
 
     Example:
         >>> from mpchain import distributed, iterators
@@ -187,12 +188,14 @@ class MultiNodeIterator(Iterator):
         self.communicator = communicator
         self.rank_master = rank_master
         self.is_master = communicator.rank == rank_master
-        communicator.refuse_to_lose_ranks(self, "one rank reads data for all (MultiNodeIterator)")
+        communicator.refuse_to_lose_ranks(
+            self, "one rank reads the data of all ranks (MultiNodeIterator)"
+        )
         self.actual_iterator = actual_iterator if self.is_master else None
         self._take_position(self._from_master(self._position))
 
     def _from_master(self, function):
-        """Returns on all ranks the result of the function on the master."""
+        """Calls a function on the master, and returns its result on all ranks."""
         obj = function() if self.is_master else None
         return self.communicator.bcast_obj(obj, root=self.rank_master)
 
@@ -203,7 +206,7 @@ class MultiNodeIterator(Iterator):
         vars(self).update(position)
 
     def _read(self):
-        """Returns the next batch, None at the end, and the position after it."""
+        """Returns the next batch, or None at the end, and the position after the batch."""
         return next(self.actual_iterator, None), self._position()
 
     def __next__(self) -> list[Any]:
@@ -214,7 +217,7 @@ class MultiNodeIterator(Iterator):
         return batch
 
     def reset(self) -> None:
-        """Returns to the start of the first epoch; all ranks call it."""
+        """Returns to the start of the first epoch; all ranks must call it."""
         if self.is_master:
             self.actual_iterator.reset()
         self._take_position(self._from_master(self._position))
@@ -237,7 +240,7 @@ class MultiNodeIterator(Iterator):
 
 
 class JoinedIterator(Iterator):
-    """Makes epochs with the same number of batches from the ranks' own data of different lengths.
+    """Makes epochs of equal length on all ranks, whose own datasets have different lengths.
 
     Each rank gets all of its own samples once an epoch. A rank that has no batch left gets empty
     batches until all ranks are done. Updaters and evaluators weight ranks by their numbers of
@@ -252,8 +255,8 @@ class JoinedIterator(Iterator):
     Raises:
         ValueError: the iterator repeats its data, or no rank has data to repeat.
 
-    ``epoch``, ``epoch_detail`` and the others are the same on all ranks, and count batches. Each
-    rank must save its own state.
+    ``epoch``, ``epoch_detail`` and the other attributes of a position are the same on all ranks,
+    and count batches. Each rank must save its own state.
 
     Attributes:
         n_batches: number of batches in an epoch.
@@ -274,45 +277,45 @@ class JoinedIterator(Iterator):
             )
         self.actual_iterator = actual_iterator
         self.communicator = communicator
-        communicator.refuse_to_lose_ranks(self, "ranks have data of their own (JoinedIterator)")
+        communicator.refuse_to_lose_ranks(self, "each rank has its own data (JoinedIterator)")
         self.repeat = repeat
         own = self.actual_iterator
         n = -(-len(own.dataset) // own.batch_size)
         self.n_batches = max(communicator.allgather_obj(n))
         if repeat and self.n_batches == 0:
             raise ValueError(
-                "create_joined_iterator: no rank has samples, but one must if repeat is true"
+                "create_joined_iterator: no rank has samples, but repeat=True needs at least one"
             )
         self._n_done = 0
 
     @property
     def dataset(self) -> Any:
-        """This rank's data."""
+        """This rank's dataset."""
         return self.actual_iterator.dataset
 
     @property
     def batch_size(self) -> int:
-        """Number of samples in this rank's batches, except the last ones of an epoch."""
+        """Number of samples in this rank's batches, except in the last batches of an epoch."""
         return self.actual_iterator.batch_size
 
     @property
     def epoch(self) -> int:
-        """Number of epochs done."""
+        """The number of complete epochs."""
         return self._n_done // max(self.n_batches, 1)
 
     @property
     def epoch_detail(self) -> float:
-        """Number of epochs done, with the fraction of the current one."""
+        """The number of complete epochs, plus the fraction of the current epoch."""
         return self._n_done / max(self.n_batches, 1)
 
     @property
     def previous_epoch_detail(self) -> float | None:
-        """:attr:`epoch_detail` before the latest batch; None before the first."""
+        """:attr:`epoch_detail` before the latest batch; None before the first batch."""
         return (self._n_done - 1) / self.n_batches if self._n_done else None
 
     @property
     def is_new_epoch(self) -> bool:
-        """Whether the latest batch was the last one of an epoch on all ranks."""
+        """Whether the latest batch was the last batch of an epoch on all ranks."""
         return self._n_done > 0 and self._n_done % self.n_batches == 0
 
     def __next__(self) -> list[Any]:

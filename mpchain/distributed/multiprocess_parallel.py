@@ -1,4 +1,4 @@
-"""The updater that uses several devices, with one process for each that this process starts."""
+"""The updater that uses several devices, and starts a process for each."""
 
 import contextlib
 import dataclasses
@@ -33,30 +33,31 @@ from mpchain.utils.flat_layout import layouts
 class MultiprocessParallelUpdater(StandardUpdater):
     """Updates the optimizer's target with gradients that several processes compute.
 
-    One command, one process for each device: this process uses the first device and starts one for
-    each other. Each has a copy of the model and its own iterator. Gradients, and the values that
-    the model reports, are means over the samples of all processes, as if the batches were one. They
-    are summed in shared memory or, where each process has a GPU to itself, by NCCL. Only this
-    process has the optimizer; the others receive its parameters.
+    One command starts all processes: this process uses the first device and starts a process for
+        each other device. Each process has a copy of the model and its own iterator. Gradients, and
+        the values that the model reports, are means over the samples of all processes, as if the
+        batches were one. They are summed in shared memory or, if each process has its own GPU, by
+        NCCL. Only this process has the optimizer; the other processes receive its parameters.
 
-    An exception in a process is raised here, with its traceback, and ends the others; they also end
-    with this one. Scripts must do their work below ``if __name__ == "__main__":``, and the model's
-    classes, the datasets and the converter must be importable. Programs for several machines use
-    :func:`mpchain.create_communicator`.
+    An exception in a process is raised here, with its traceback, and ends the other processes; they
+    also end with this process. Scripts must do their work below ``if __name__ == "__main__":``, and
+    the model's classes, the datasets and the converter must be importable. Programs for several
+    machines use :func:`mpchain.create_communicator`.
 
     Args:
         iterators: iterators over the parts of the training data
             (:func:`mpchain.datasets.split_dataset_n_random`), one for each process. This process
-            uses the first, whose epochs count.
+            uses the first iterator, which counts the epochs.
         optimizer: optimizer that was set up with its model.
         converter: see :class:`StandardUpdater`.
-        devices: the devices in the same order, a list, or a dict whose ``'main'`` comes first. None
-            means GPUs 0, 1, ..., if there are enough, else the CPU for each.
+        devices: the devices in the order of the iterators: a list, or a dict whose ``'main'`` comes
+            first. None means GPUs 0, 1, ..., if there are enough, and otherwise the CPU for each
+            process.
         auto_new_epoch: see :class:`StandardUpdater`.
 
     Raises:
         ValueError: the numbers of iterators and devices differ, or GPUs and CPUs are mixed.
-        TypeError: at the first update: an object cannot be sent to another process.
+        TypeError: raised by the first update if an object cannot be sent to another process.
 
     Example:
         >>> from mpchain import iterators
@@ -87,11 +88,11 @@ class MultiprocessParallelUpdater(StandardUpdater):
 
     @staticmethod
     def available() -> bool:
-        """Returns True: the updater can be used. (Several GPUs need NCCL.)"""
+        """Returns True, because the updater can always be used. (Several GPUs need NCCL.)"""
         return True
 
     def setup_workers(self) -> None:
-        """Starts the other processes, unless they run; by default the first update does so.
+        """Starts the other processes, unless they run already; otherwise the first update does.
 
         Raises:
             RuntimeError: parameters are not initialized; the first update initializes them.
@@ -102,12 +103,13 @@ class MultiprocessParallelUpdater(StandardUpdater):
         missing = [name for name, param in target.namedparams() if not param.is_initialized]
         if missing:
             raise RuntimeError(
-                "MultiprocessParallelUpdater.setup_workers: parameters are not initialized: "
+                "MultiprocessParallelUpdater.setup_workers: parameters are not initialized; call "
+                "update first, or pass the sizes of inputs to the links: "
                 f"{', '.join(missing)}"
             )
         workers, place = [], _choose_communicator(self._devices)
         comm = place(0, len(self._devices), workers)
-        # This also runs when the updater is collected, and before the process ends.
+        # The finalizer also runs when the updater is collected, and before the process ends.
         self._stop = util.Finalize(self, _stop, (workers, comm), exitpriority=10)
         self._start(workers, place, target)
         self._workers = workers
@@ -138,8 +140,8 @@ class MultiprocessParallelUpdater(StandardUpdater):
                     raise
                 raise TypeError(
                     "MultiprocessParallelUpdater: model, iterators and converter must be "
-                    f"picklable, to be sent to other processes, but: {error} (classes and "
-                    "functions must be importable: no lambdas, no local ones)"
+                    f"picklable, because they are sent to other processes, but: {error} (classes "
+                    "and functions must be importable, so neither lambdas nor local ones)"
                 ) from error
 
     def _end_workers(self):
@@ -161,7 +163,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
             observed = None
             target = self.get_optimizer("main").target
             if any(not param.is_initialized for param in target.params()):
-                observed = self._compute(batch)  # the first forward pass initializes them
+                observed = self._compute(batch)  # the first forward pass initializes parameters
             self.setup_workers()
             self._ask(_compute, self.get_optimizer("main").loss_scale)
             assert self._exchange is not None  # setup_workers has created the exchange
@@ -181,7 +183,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
         return replica.compute_gradients(model, model, lambda: self.convert(batch), scale, scope)
 
     def _ask(self, function, *args):
-        """Makes the other processes call a function with their part and these arguments."""
+        """Makes each other process call a function with its ``_Part`` and these arguments."""
         assert self._exchange is not None  # setup_workers has created the exchange
         self._exchange.comm.bcast_obj((function, args))
 
@@ -193,7 +195,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
             iterator.finalize()
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Like :meth:`StandardUpdater.serialize`, with all processes' iterators."""
+        """Does as :meth:`StandardUpdater.serialize`, for the iterators of all processes."""
         if isinstance(serializer, Deserializer):
             self._end_workers()
         elif self._workers is not None:
@@ -203,7 +205,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
             iterator.serialize(serializer[f"iterator:{name}"])
 
     def _fetch_positions(self):
-        """Sets the iterators here to the positions of the processes' iterators."""
+        """Copies the positions of the other processes' iterators to this process's copies."""
         with self._ending_workers_on_error():
             self._ask(_save_iterator)
             assert self._exchange is not None  # setup_workers has created the exchange
@@ -225,8 +227,8 @@ def _as_devices(devices, n):
         specs = list(devices)
     if n == 0 or len(specs) != n:
         raise ValueError(
-            "MultiprocessParallelUpdater: there must be as many devices as iterators, at least "
-            f"one, not {len(specs)} and {n}"
+            "MultiprocessParallelUpdater: pass as many devices as iterators, and at least one, "
+            f"not {len(specs)} devices and {n} iterators"
         )
     found = [backend.get_device(spec) for spec in specs]
     if len({type(device) for device in found}) > 1:
@@ -238,7 +240,7 @@ def _as_devices(devices, n):
 
 
 def _choose_communicator(devices):
-    """Returns the function that makes each process's communicator."""
+    """Returns the class or function that each process calls to make its communicator."""
     have_own = 1 < len(devices) == len({device.name for device in devices})
     if not have_own or not isinstance(devices[0], backend.GpuDevice):
         return processes.ProcessCommunicator
@@ -262,15 +264,15 @@ def _stop(workers, comm):
         worker.hang_up()
     for worker in workers:
         worker.close()
-    comm.end_work(for_good=True)  # NCCL's, which might wait for a process that has ended
+    comm.end_work(for_good=True)  # NCCL might wait for a process that has ended
 
 
 class _Exchange:
-    """Sends parameters to the other processes, and gradients to this one, in one flat array for
+    """Sends parameters to the other processes, and gradients to this process, in one flat array for
     each dtype.
 
     Args:
-        comm: the processes; rank 0 has the optimizer.
+        comm: the communicator of the processes; rank 0 has the optimizer.
         model: this process's model.
     """
 
@@ -296,7 +298,8 @@ class _Exchange:
                         backend.copyto(self._params[name].array, view)
 
     def _arrays(self, attribute):
-        """Returns the arrays by name, on the host where the flat arrays are there."""
+        """Returns a dict from name to the attribute's array, in host memory unless NCCL moves
+        arrays."""
         arrays = {name: getattr(param, attribute) for name, param in self._params.items()}
         if self._uses_gpus:
             return arrays
@@ -310,7 +313,7 @@ class _Exchange:
             observation: the values that the rank reports, on the host.
 
         Returns:
-            The number of all samples, and pairs of the other ranks' numbers and reports.
+            The number of all samples, and a pair (number of samples, report) of each other rank.
         """
         grads = self._arrays("grad")
         own = [name for name, grad in grads.items() if grad is not None]
@@ -332,7 +335,7 @@ class _Exchange:
 
 @dataclasses.dataclass
 class _Part:
-    """The objects that another process needs."""
+    """The objects that a worker process needs to compute gradients."""
 
     model: Link
     iterator: Iterator
@@ -364,7 +367,7 @@ def _compute(part, exchange, loss_scale):
     observation = {}
     try:
         batch = part.iterator.next()
-    except StopIteration:  # this process has run out of samples, and takes part without any
+    except StopIteration:  # this process has no samples left, but must take part
         batch = []
     if batch:
         model, device = part.model, backend.get_device(part.device)

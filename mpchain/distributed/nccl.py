@@ -1,7 +1,7 @@
-"""NCCL's functions and constants, which are CuPy's: ``get_unique_id``, ``NcclCommunicator``, ...
+"""CuPy's functions and constants for NCCL: ``get_unique_id``, ``NcclCommunicator``, ...
 
-They are looked up when first used. Without CuPy that raises an error, which is both an
-AttributeError (such that ``hasattr`` returns False) and a RuntimeError, and says what to install.
+They are looked up on first use. Without CuPy, the look-up raises an error that is both an
+AttributeError (so that ``hasattr`` returns False) and a RuntimeError, and says what to install.
 """
 
 from typing import Any

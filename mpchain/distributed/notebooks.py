@@ -18,24 +18,26 @@ _LAUNCHER = "mpchain_launch"
 
 
 def run(function: Callable[..., Any], *args: Any, n: int = 2, timeout: float | None = None) -> list:
-    """Calls a function on each of ``n`` new ranks of this machine, as :command:`mpchain-launch`.
+    """Calls a function on each of ``n`` new ranks of this machine, as ``mpchain-launch`` starts
+    them.
 
     The function may be defined in a notebook. It is sent to the ranks by cloudpickle, with the
-    variables that it uses; the ranks change only their copies. It calls
-    :func:`~mpchain.create_communicator`, as a script does. What the ranks print is shown here.
+    variables that it uses; the ranks change only their copies. The function calls
+    :func:`~mpchain.create_communicator`, as a script does. The output of the ranks is shown here.
 
     Args:
         function: the function; each rank calls ``function(*args)``.
         args: the function's arguments.
         n: number of ranks.
-        timeout: seconds after which the ranks are ended; None for no limit.
+        timeout: seconds after which the ranks are ended; None means no limit.
 
     Returns:
         A list of the function's results, by rank.
 
     Raises:
         Exception: the exception of the rank that raised first, with its traceback as a note.
-        RuntimeError: a rank ended in another way, the time is over, or cloudpickle is missing.
+        RuntimeError: a rank ended in another way, ``timeout`` has passed, or cloudpickle is
+            missing.
         MissingAnnexError: the launcher was deleted; see :mod:`mpchain.annexes`.
 
     Example:
@@ -61,12 +63,14 @@ def run(function: Callable[..., Any], *args: Any, n: int = 2, timeout: float | N
         error.add_note(note)
         raise error
     if code or len(answers) < n:
-        raise RuntimeError(f"run: the ranks ended with exit code {code}: {last}")
+        raise RuntimeError(
+            f"run: the ranks ended with exit code {code}, before all returned a result: {last}"
+        )
     return [answers[f"result_{rank}"] for rank in range(n)]
 
 
 def _cloudpickle():
-    return annexes.library("cloudpickle", "run: needs cloudpickle: pip install 'mpchain[mpi]'")
+    return annexes.library("cloudpickle", "run: cloudpickle is missing: pip install 'mpchain[mpi]'")
 
 
 def _show_output(command):
@@ -98,7 +102,7 @@ def _show_output(command):
 
 
 def _run_task(folder):
-    """The program of a rank."""
+    """Runs the function on a rank, and writes its result or error to the folder."""
     cloudpickle = _cloudpickle()
     rank = create_communicator("naive").rank
     task = cloudpickle.loads(pathlib.Path(folder, "task").read_bytes())
@@ -117,8 +121,9 @@ def _run_task(folder):
 
 
 def _describe(error, rank, cloudpickle):
-    """Returns time, exception and note as bytes; replaces an exception that cannot be sent."""
-    own = error.__traceback__.tb_next  # this drops the frame of this file
+    """Returns the time, the exception and its note as pickled bytes. An exception that cannot be
+    pickled is replaced by a RuntimeError with its text."""
+    own = error.__traceback__.tb_next  # the frame of this file is left out
     note = "".join(traceback.format_exception(error.with_traceback(own)))
     when, note = time.monotonic(), f"on rank {rank}:\n{note.rstrip()}"
     try:

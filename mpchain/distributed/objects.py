@@ -1,4 +1,4 @@
-"""Gathers objects of all ranks with MPI calls that raise an error if a rank dies in them."""
+"""Gathers objects of all ranks with an MPI call that raises an error if a rank dies in it."""
 
 import pickle
 from typing import Any
@@ -9,13 +9,13 @@ import numpy as np
 def allgather(mpi_comm: Any, obj: Any) -> list:
     """Returns the objects of all ranks; collective.
 
-    mpi4py's own ``allgather`` calls ``MPI_Allgatherv``. Open MPI 5.0.8 to 5.0.11 return success
-    from it, and leave the room for the results as it was, if a rank dies in it. ``MPI_Allgather``
-    raises an error.
+    mpi4py's own ``allgather`` calls ``MPI_Allgatherv``. If a rank dies during this call, Open MPI
+    5.0.8 to 5.0.11 return success, and leave the memory for the results unchanged.
+    ``MPI_Allgather`` raises an error.
 
     Args:
         mpi_comm: ``mpi4py.MPI.Comm`` of the ranks.
-        obj: an object that can be pickled. All are sent with the size of the largest.
+        obj: an object that can be pickled. All objects are padded to the size of the largest.
 
     Example:
         >>> class OneRank:

@@ -1,8 +1,8 @@
 """Memory that the ranks of one host share, in which they sum arrays without messages.
 
-One process creates anonymous memory, and the others map it. Unlike with an MPI window, each rank
-releases the memory with the last array in it, and the limit of ``/dev/shm``, which is small in
-containers, does not apply.
+One process creates anonymous memory, and the other processes map it. With an MPI window, a rank
+could not release the memory with the last array in it, and the limit of ``/dev/shm``, which is
+small in containers, would apply.
 """
 
 import math
@@ -19,13 +19,13 @@ from mpchain.typing import Array, DTypeLike
 
 _NAME = "mpchain"
 _LINE = 64  # bytes of a cache line
-_CHUNK = 1 << 16  # number of elements summed at a time, so that they stay in the cache
-_KEY = 16  # bytes at the end that prove to a rank that it has opened the right memory
+_CHUNK = 1 << 16  # elements that are summed at a time, so that they stay in the cache
+_KEY = 16  # bytes at the end by which a rank knows that it has opened the right memory
 
-# Stores become visible in their order on x86. Elsewhere a full memory barrier is needed between an
-# array and the counter that says it is filled; Python has none. Linux executes one whenever a
-# process enters its scheduler (smp_mb__after_spinlock in __schedule), but no manual promises it for
-# sched_yield: test on such a machine before you rely on it.
+# On x86, stores become visible in their order. On other processors, a full memory barrier is needed
+# between an array and the counter that says that the array is filled; Python has no such barrier.
+# Linux executes one whenever a process enters its scheduler (smp_mb__after_spinlock in __schedule),
+# but no manual promises this for sched_yield: test on such a machine before you rely on it.
 _fence = (lambda: None) if platform.machine() in ("x86_64", "AMD64") else os.sched_yield
 
 
@@ -37,7 +37,7 @@ def share(host: Any, n_bytes: int) -> mmap.mmap | None:
         n_bytes: the number of bytes.
 
     Returns:
-        Writable memory of zeros on each rank; None if any of them cannot map it.
+        Writable memory of zeros on each rank; None if any rank cannot map it.
     """
     opened, where = None, None
     try:
@@ -68,21 +68,22 @@ def share(host: Any, n_bytes: int) -> mmap.mmap | None:
 
 
 def _open(path):
-    """Opens another process's memory; in a container the path may be another process's file."""
+    """Opens another process's memory; raises OSError if the path is another file, as in a
+    container."""
     if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
-        raise OSError(f"{path} is not the memory that was meant")
+        raise OSError(f"{path} is not the memory that the first rank of the host has made")
     return os.open(path, os.O_RDWR)
 
 
 class SharedArray:
-    """A flat array of each rank of a host, which all of them can see.
+    """A flat array of each rank of a host, which all ranks of the host can read and write.
 
-    It keeps the memory alive.
+    The object keeps the memory alive.
 
     Args:
-        counters: for each rank of the host, a memoryview of the numbers of times that it has
-            reached each stage of a sum, and the number of the slot that it uses.
-        slots: for each rank of the host, its arrays; the rank uses one of them at a time.
+        counters: for each rank of the host, a memoryview of int64: how often the rank has reached
+            each stage of a sum, and the index of the slot that it uses.
+        slots: for each rank of the host, a list of arrays; the rank uses one of them at a time.
         rank: the rank of this process on its host.
 
     Example:
@@ -101,16 +102,16 @@ class SharedArray:
         return self._slots[self._rank]
 
     def use(self, slot: int) -> None:
-        """Chooses one of this rank's arrays, which the others see after the next stage."""
+        """Chooses one of this rank's arrays, which the other ranks see after the next stage."""
         self._counters[self._rank][_SLOT] = slot
 
     def come_to(self, stage: int) -> None:
-        """Shows the others that this rank has reached a stage once more."""
+        """Shows the other ranks that this rank has reached a stage once more."""
         _fence()
         self._counters[self._rank][stage] += 1
 
     def all_came_to(self, stage: int) -> bool:
-        """Returns whether all others have reached the stage as often as this rank."""
+        """Returns whether all other ranks have reached the stage as often as this rank."""
         n = self._counters[self._rank][stage]
         for counters in self._counters:
             if counters[stage] < n:
@@ -119,25 +120,27 @@ class SharedArray:
         return True
 
     def meet(self, stage: int) -> Generator[None, None, None]:
-        """Comes to a stage, and yields until all have."""
+        """Reaches a stage, and yields until all ranks have reached it."""
         self.come_to(stage)
         while not self.all_came_to(stage):
             yield
 
     def part(self, index: int, n_parts: int) -> list[Array]:
-        """Returns, for each rank of the host, one of ``n_parts`` even parts of its array."""
+        """Returns, for each rank of the host, part ``index`` of its array, of ``n_parts`` even
+        parts."""
         n = self.slots[0].size
         return self.at(slice(n * index // n_parts, n * (index + 1) // n_parts))
 
     def at(self, place: slice) -> list[Array]:
-        """Returns, for each rank of the host, the elements of its array at a place."""
+        """Returns, for each rank of the host, the elements of its array in the slice ``place``."""
         return [
             slots[counters[_SLOT]][place]
             for slots, counters in zip(self._slots, self._counters, strict=True)
         ]
 
     def of_host(self) -> Array:
-        """Returns the array of the host's first rank, which all may use together."""
+        """Returns the array of the host's first rank, which all ranks of the host may use
+        together."""
         return self._slots[0][0]
 
 
@@ -148,12 +151,12 @@ def make_shared_arrays(
 
     Args:
         host: ``mpi4py.MPI.Comm`` of the ranks.
-        specifications: pairs of a number of elements and a dtype.
-        n_slots: the number of arrays of each rank for each of them. All but the first take no
-            memory before they are used.
+        specifications: pairs (number of elements, dtype).
+        n_slots: the number of arrays of each rank for each specification. All arrays but the first
+            take no memory before they are used.
 
     Returns:
-        The arrays; None if memory cannot be shared.
+        One :class:`SharedArray` for each specification; None if memory cannot be shared.
     """
     specifications = [(n, np.dtype(dtype)) for n, dtype in specifications]
     lengths = [_up_to(_LINE, n * dtype.itemsize) for n, dtype in specifications]
@@ -198,13 +201,13 @@ def sum_in_shared_memory(
 ) -> Generator[None, None, None]:
     """Sums shared arrays over their ranks, as a generator.
 
-    Each part is summed by one rank, in the order of ranks, and written to the arrays of all ranks,
-    which therefore have the same bits.
+    One rank sums each part, in the order of the ranks, and writes the sum to the arrays of all
+    ranks, which therefore have the same bits.
 
     Args:
-        shared: the array.
+        shared: the shared array.
         sums_between_hosts: for each part that this rank sums, a generator function that sums an
-            array over the hosts; None for one host.
+            array over the hosts, or None if there is one host.
         n_parts: the number of parts.
         slot: the index of this rank's array to sum; other ranks may use other indices.
 
@@ -236,18 +239,19 @@ def sum_pieces_in_shared_memory(
     own: slice,
     slot: int = 0,
 ) -> Generator[None, None, None]:
-    """Sums a piece of shared arrays for each rank, as a generator, with the bits of
-    :func:`sum_in_shared_memory`.
+    """Sums a segment of shared arrays for each rank, as a generator. The sums have the same bits as
+    the sums of :func:`sum_in_shared_memory`.
 
-    The other pieces of the arrays are undefined afterwards.
+    The segments for other ranks are undefined afterwards.
 
     Args:
-        shared: the array.
-        places: for each part that this rank sums on its host, the place of the piece of one rank
-            of each host, which may be empty.
-        sum_between_hosts: a generator function that is called with the part and the sums over this
-            host's ranks of its pieces; it returns the sum of this rank's over the hosts.
-        own: the place of this rank's piece.
+        shared: the shared array.
+        places: for each part that this rank sums on its host, the slices of the segments of that
+            part: one for each host, which may be empty.
+        sum_between_hosts: a generator function that is called with the part and the sums of its
+            segments over this host's ranks; it returns the sum of this rank's segment over the
+            hosts.
+        own: the slice of this rank's segment.
         slot: the index of this rank's array to sum; other ranks may use other indices.
     """
     shared.use(slot)
@@ -257,7 +261,7 @@ def sum_pieces_in_shared_memory(
         for place in of_hosts:
             pieces.append(sum_part(*shared.at(place), copies=False))
         total = yield from sum_between_hosts(part, pieces)
-        if total.size:  # a smaller host has no rank for this slice
+        if total.size:  # the segment is empty if a smaller host has no such rank
             shared.slots[slot][own] = total
     yield from shared.meet(SUMMED)
 
@@ -265,17 +269,17 @@ def sum_pieces_in_shared_memory(
 def gather_in_shared_memory(
     shared: SharedArray, own: Array, piece: Array, exchanges: Iterable[Generator]
 ) -> Generator[None, None, None]:
-    """Gathers a piece of each rank in one array of the host, as a generator.
+    """Gathers a segment of each rank in one array of the host, as a generator.
 
     The array stays unchanged until this rank begins to gather again.
 
     Args:
-        shared: the array.
-        own: the place in it of this rank's piece.
-        piece: the array that is copied there.
-        exchanges: generators that exchange pieces with other hosts.
+        shared: the shared array.
+        own: the view of it for this rank's segment.
+        piece: the array that is copied to ``own``.
+        exchanges: generators that gather the segments of other hosts.
     """
-    yield from shared.meet(FILLED)  # this rank has read the arrays of the previous gather
+    yield from shared.meet(FILLED)  # the previous result may be overwritten
     own[...] = piece
     for exchange in exchanges:
         yield from exchange
@@ -283,7 +287,8 @@ def gather_in_shared_memory(
 
 
 def sum_part(total: Array, *others: Array, copies: bool = True) -> Array:
-    """Adds flat arrays to the first one; then copies the sum to them, while it is in the cache.
+    """Adds flat arrays to ``total``, then copies the sum to them while it is in the cache; returns
+    it.
 
     Example:
         >>> x = np.ones(3)

@@ -9,10 +9,10 @@ def get_device(device_id: int | None = None, use_chainerx: bool = False) -> Devi
 
     Args:
         device_id: number of the GPU, usually ``intra_rank``; None for the CPU.
-        use_chainerx: whether to use ChainerX, which mpchain does not have: True is an error.
+        use_chainerx: whether to use ChainerX, which mpchain does not have, so True is an error.
 
     Raises:
-        RuntimeError: ``use_chainerx`` is True; there is no GPU.
+        RuntimeError: ``use_chainerx`` is True, or there is no GPU.
 
     Example:
         >>> mpchain.distributed.testing.get_device().name

@@ -25,10 +25,10 @@ from mpchain.variable import Variable
 class MultiNodeUpdater(StandardUpdater):
     """Updates the target of a multi-node optimizer with this rank's part of each batch.
 
-    Gradients, and the values that the model reports, are means over the samples of all ranks: the
-    same on every rank, and the same as one process computes of the whole batch. A rank whose part
-    is empty takes part without computing anything. Reported values that are not scalars are not
-    combined.
+    Gradients, and the values that the model reports, are means over the samples of all ranks, which
+    are the same on every rank, and the same as one process computes for the whole batch. A rank
+    whose part is empty takes part without computing a loss. Reported values that are not scalars
+    are not combined.
 
     Args:
         iterator: yields this rank's part of each batch
@@ -36,21 +36,22 @@ class MultiNodeUpdater(StandardUpdater):
         optimizer: comes from :func:`mpchain.distributed.create_multi_node_optimizer`, set up with
             the model.
         communicator: the communicator of the ranks.
-        accumulation: number of parts in which a rank processes its samples, to save memory.
-            Gradients are summed over the ranks once. With a reproducible communicator it must be 1:
-            the parts are the micro-shards.
-        weight: function of the arguments of the loss that returns what this rank's samples are
-            weighted by, such as their number of words; None: their number. It is for losses that
-            are means over something else, and none of :mod:`mpchain.functions` or
-            :mod:`mpchain.functions.batch`, which know it. Reports are means by this weight, too.
-        converter, device, loss_func, options: see :class:`StandardUpdater`. ``graph=True`` has no
-            effect, but a warning, with accumulation or a reproducible communicator.
+        accumulation: number of micro-batches into which a rank divides its samples, to save memory.
+            Gradients are summed over the ranks once. With a reproducible communicator it must be 1,
+            because a step processes one micro-shard after another.
+        weight: function of the arguments of the loss that returns the weight of this rank's
+            samples, such as their number of words; None uses the number of samples. It is for
+            losses that are means over something other than samples, except losses of
+            :mod:`mpchain.functions` or :mod:`mpchain.functions.batch`, which compute the weight
+            themselves. Reports are means by this weight, too.
+        converter, device, loss_func, options: see :class:`StandardUpdater`. With accumulation or a
+            reproducible communicator, ``graph=True`` only causes a warning.
 
     Raises:
-        TypeError: the optimizer is not a multi-node one.
-        ValueError: ``accumulation`` is below 1, or above with a reproducible communicator. In an
-            update: a weight is negative or not finite, 0 on all ranks, or with a reproducible
-            communicator no whole number.
+        TypeError: the optimizer is not a multi-node optimizer.
+        ValueError: ``accumulation`` is below 1, or above 1 with a reproducible communicator. In an
+            update: a weight is negative or not finite, 0 on all ranks, or not a whole number with a
+            reproducible communicator.
 
     Example:
         >>> from mpchain import distributed, iterators
@@ -95,7 +96,7 @@ class MultiNodeUpdater(StandardUpdater):
         if accumulation > 1 and communicator.micro_shards:
             raise ValueError(
                 "MultiNodeUpdater: accumulation must be 1 with a reproducible communicator, "
-                f"which processes micro-shards one by one; it is {accumulation}"
+                f"which processes one micro-shard after another, not {accumulation}"
             )
 
     def _capture(self):
@@ -124,7 +125,7 @@ class MultiNodeUpdater(StandardUpdater):
         with self._division(n):
             if self.weight is not None:
                 weight = self._weight_of(args, kwargs)
-                if weight == 0:  # the loss is not computed
+                if weight == 0:  # a rank of weight 0 computes no loss
                     self.captured.instead(self._step_eagerly, batch)
                     return
                 scope = weighted(self.communicator, weight)
@@ -172,19 +173,19 @@ class MultiNodeUpdater(StandardUpdater):
             means = means_over_ranks(self.communicator, observations.summary())
         else:
             weights = self.get_optimizer("main").current_step.reducer.message.weights()
-        # Logs weight the means of iterations by weights that were reported with them.
+        # The log weights the means of iterations by weights that were reported with them.
         means |= {name: (means[name], weight) for name, weight in weights.items()}
         report(observations.last() | means)
 
     def _division(self, n):
-        """Returns a context with the division of the batch among the ranks, if it is known."""
+        """Returns a context that sets the division of the batch among the ranks, if it is known."""
         iterator = self.get_iterator("main")
         mine = getattr(iterator, "mine", None)
         if mine is None or mine.stop - mine.start != n:
             return contextlib.nullcontext()
         n_total = getattr(iterator, "n_samples", None)
         if getattr(iterator, "is_divided_evenly", False):
-            mine = None  # the rule says how many ranks have no samples
+            mine = None  # ``comm.share_of`` then divides the batch
         return self.communicator.batch(n_total, mine=mine)
 
     def _arguments(self, batch):

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from mpchain.training.trainer import Trainer
 
 PRIORITY_WRITER = 300
-"""Priority of extensions that write values to the observation."""
+"""The priority of extensions that write values to the observation."""
 
 PRIORITY_EDITOR = 200
-"""Priority of extensions that edit values of the observation."""
+"""The priority of extensions that edit values of the observation."""
 
 PRIORITY_READER = 100
-"""Priority of extensions that only read the observation, or do not use it."""
+"""The priority of extensions that only read the observation, or do not use it."""
 
 
 class Extension:
@@ -26,9 +26,10 @@ class Extension:
     A plain function of the trainer is an extension, too; see :func:`make_extension`.
 
     Attributes:
-        trigger: when to call the extension: ``(period, unit)``, or a function of the trainer.
-        priority: extensions of one iteration are called by descending priority.
-        name: name in the trainer; set by :meth:`Trainer.extend`.
+        trigger: determines when the extension is called: ``(period, unit)``, or a function of the
+            trainer that returns a bool.
+        priority: a number; extensions of one iteration are called by descending priority.
+        name: the name of the extension in the trainer, which :meth:`Trainer.extend` sets.
         is_report: whether the extension only shows or writes data that all ranks have. A trainer
             whose optimizer averages over several ranks then calls it on rank 0 only; its trigger is
             called on all ranks. The extension must not communicate.
@@ -48,32 +49,33 @@ class Extension:
     is_report: bool = False
 
     default_name: Any = property(lambda self: type(self).__name__)
-    """Default name in the trainer: the name of the class."""
+    """The default name of the extension in the trainer, which is the name of the class."""
 
     def __call__(self, trainer: "Trainer") -> Any:
-        """Called after each iteration at which the trigger fires."""
+        """Runs the extension; called after each iteration at which the trigger fires."""
         raise NotImplementedError(f"{type(self).__name__} does not implement __call__")
 
     def initialize(self, trainer: "Trainer") -> None:
-        """Called once, before the training loop starts."""
+        """Prepares the extension; called once, before the training loop starts."""
 
     def on_ranks_lost(self, trainer: "Trainer") -> None:
-        """Called when ranks were lost, before training returns to an earlier iteration.
+        """Prepares for the restoring of an earlier iteration; called when ranks were lost.
 
-        Give up here what waits for other ranks; the state is restored after that. On a rank that
-        has become rank 0, reports (:attr:`is_report`) are initialized instead.
+        The extension must abandon operations that wait for other ranks; the state is restored after
+        that. On a rank that has become rank 0, reports (:attr:`is_report`) are initialized instead.
         """
 
     def finalize(self) -> None:
-        """Called once, after the training loop has ended, even by an exception."""
+        """Ends the extension; called once, after the training loop has ended, even by an
+        exception."""
 
     def on_error(self, trainer: "Trainer", exc: BaseException, tb: TracebackType | None) -> None:
-        """Called when an exception has ended the training loop, before :meth:`finalize`.
+        """Handles an exception that has ended the training loop; called before :meth:`finalize`.
 
         Args:
             trainer: the trainer.
             exc: the exception, such as ``KeyboardInterrupt`` or ``SystemExit``.
-            tb: its traceback.
+            tb: the traceback of the exception.
         """
 
     def serialize(self, serializer: AbstractSerializer) -> None:
@@ -94,9 +96,9 @@ def make_extension(
         trigger: default trigger; None means every iteration.
         default_name: default name in the trainer; None means the function's name.
         priority: default priority; None means ``PRIORITY_READER``.
-        finalizer: function of no argument, called when training has ended.
-        initializer: function of the trainer, called before training starts.
-        on_error: function of ``(trainer, exc, tb)``, called when an exception ends training.
+        finalizer: function of no argument that is called when training has ended.
+        initializer: function of the trainer that is called before training starts.
+        on_error: function of ``(trainer, exc, tb)`` that is called when an exception ends training.
 
     Example:
         >>> @make_extension(trigger=(10, "epoch"))

@@ -11,7 +11,7 @@ from typing import NoReturn
 class TrainingInterrupted(KeyboardInterrupt, SystemExit):
     """Ctrl-C has ended a training loop after a complete iteration.
 
-    Uncaught it ends the program without a traceback, with the exit code of shells for Ctrl-C.
+    If it is not caught, the program ends without a traceback, with a shell's code for Ctrl-C.
 
     Example:
         >>> TrainingInterrupted("after iteration 5").code
@@ -24,13 +24,13 @@ class TrainingInterrupted(KeyboardInterrupt, SystemExit):
 
 
 class Interruption:
-    """Context manager: records the first Ctrl-C or SIGTERM; the second raises at once.
+    """Context manager: records the first Ctrl-C or SIGTERM; a second one raises at once.
 
-    Signals that the program handles itself are left to it. So are all outside the main thread,
-    where Python can set no handlers.
+    Signals that the program handles itself stay with the program. So do all signals outside the
+    main thread, where Python cannot set handlers.
 
     Attributes:
-        number: the signal that was recorded; None before any.
+        number: the signal that was recorded; None if there was none.
 
     Example:
         >>> with Interruption() as interruption:
@@ -60,7 +60,7 @@ class Interruption:
     ) -> None:
         for number in self._replaced:
             signal.signal(number, self._defaults[number])
-        # A signal that came after the loop, such as in finalizers, ends the program here.
+        # If a signal came after the loop, for example in finalizers, the program ends here.
         if exception is None and self.number is not None:
             self.raise_for(self.number)
 
@@ -68,18 +68,18 @@ class Interruption:
         if self.number is not None:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         self.number = number
-        # print is not used, because the signal may have interrupted another print.
+        # The text is not printed with print, because the signal may have interrupted another print.
         with contextlib.suppress(OSError):
             text = "finishing this iteration; send the signal again to stop immediately"
-            start = "\n" if os.isatty(2) else ""  # starts a new line below a progress bar
+            start = "\n" if os.isatty(2) else ""  # a progress bar may be on this line
             os.write(2, f"{start}{signal.Signals(number).name}: {text}\n".encode())
 
     def raise_for(self, number: int) -> NoReturn:
         """Raises the exception with which a signal ends training after a complete iteration.
 
         Raises:
-            TrainingInterrupted: for Ctrl-C; it is a KeyboardInterrupt and a SystemExit.
-            SystemExit: for SIGTERM, with 128 and its number as the exit code.
+            TrainingInterrupted: for Ctrl-C; the exception is a KeyboardInterrupt and a SystemExit.
+            SystemExit: for SIGTERM, with the exit code 128 plus the number of the signal.
         """
         if number == signal.SIGINT:
             raise TrainingInterrupted("training was interrupted after a complete iteration")

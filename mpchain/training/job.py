@@ -1,4 +1,4 @@
-"""The id of the job that this process belongs to, and a temporary folder of the job."""
+"""The id of the job to which this process belongs, and a temporary folder of the job."""
 
 import contextlib
 import os
@@ -7,28 +7,33 @@ from collections.abc import Iterator, Mapping
 
 
 def job_id(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Returns an id that all processes of one launcher share; None without a launcher.
+    """Returns an id that all processes of one launcher share; None if there is no launcher.
 
     Example:
         >>> job_id({"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"})
         '12.0'
     """
-    for name in ("MPCHAIN_JOB", "PMIX_NAMESPACE"):  # mpchain-launch; Open MPI, srun with PMIx
+    for name in (
+        "MPCHAIN_JOB",
+        "PMIX_NAMESPACE",
+    ):  # mpchain-launch; PMIx servers set this
         if name in environ:
             return environ[name]
-    if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":  # srun
+    if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":  # set by srun
         return f"{environ.get('SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID')}"
-    if "PMI_JOBID" not in environ and environ.get("PMI_SIZE", "1") != "1":  # MPICH's mpirun
+    if "PMI_JOBID" not in environ and environ.get("PMI_SIZE", "1") != "1":  # set by MPICH's mpirun
         return f"process {os.getppid()}"
-    return environ.get("PMI_JOBID")  # other launchers
+    return environ.get("PMI_JOBID")  # set by other launchers
 
 
 @contextlib.contextmanager
 def folder_to_discard(parent: str | os.PathLike[str]) -> Iterator[str]:
-    """Context manager: creates a temporary folder; yields its path, the same in the whole job.
+    """Context manager: makes a temporary folder; yields its path, which all processes of the job
+    share.
 
     Args:
-        parent: the folder that it is in; if it did not exist before, it is removed as well.
+        parent: the folder for the temporary folder; if it did not exist before, it is removed as
+            well.
 
     Example:
         >>> with folder_to_discard("result") as folder:
@@ -44,7 +49,7 @@ def folder_to_discard(parent: str | os.PathLike[str]) -> Iterator[str]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # another process may delete it at the same time
+        shutil.rmtree(folder, ignore_errors=True)  # another process may delete it, too
         if is_new:
-            with contextlib.suppress(OSError):  # other processes have written to it
+            with contextlib.suppress(OSError):  # other processes may have written to the parent
                 os.rmdir(parent)

@@ -1,4 +1,4 @@
-"""The learning rate range test, which finds a learning rate in some hundred iterations."""
+"""The learning rate range test, which finds a learning rate in about a hundred iterations."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ from mpchain.training.random_states import restore_random_states, serialize_rand
 from mpchain.training.states import FrozenState
 from mpchain.training.updaters.updater import Updater
 
-_SMOOTHING = 0.9  # the mean loss is taken over about ten iterations
+_SMOOTHING = 0.9  # a mean loss covers about ten iterations
 _GROWTH = 4.0  # training has diverged when the loss is this many times the smallest loss
 
 
@@ -25,7 +25,7 @@ class RangeTest:
 
     Attributes:
         rates: the learning rates, ascending, one for each iteration.
-        losses: the loss of each iteration, averaged over some iterations before.
+        losses: the loss of each iteration, averaged with the losses of earlier iterations.
 
     Example:
         >>> test = RangeTest([0.001, 0.01, 0.1, 1.0], [2.0, 1.9, 0.5, 3.0])
@@ -48,8 +48,9 @@ class RangeTest:
     def suggestion(self) -> float:
         """The rate at which the loss fell fastest; NaN if it never fell.
 
-        It is the middle of the fifth of the iterations in which the line that fits the losses best,
-        over the logarithms of the rates, falls most steeply, before the least loss.
+        Each fifth of the iterations before the least loss gets a line that fits its losses best,
+        over the logarithms of the rates. The suggestion is the middle of the fifth whose line falls
+        most steeply.
         """
         if not self.losses or math.isclose(self.losses[0], min(self.losses)):
             return math.nan
@@ -61,9 +62,9 @@ class RangeTest:
         return float(np.exp(logarithms[windows[int(np.argmin(slopes))]].mean()))
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Plots the losses against the rates to an image file, of the format of its ending.
+        """Plots the losses against the rates to an image file, whose ending determines the format.
 
-        It needs matplotlib (``pip install 'mpchain[plot]'``).
+        The method needs matplotlib (``pip install 'mpchain[plot]'``).
         """
         from matplotlib.figure import Figure
 
@@ -91,28 +92,30 @@ def find_learning_rate(
 ) -> RangeTest:
     """Trains with a learning rate that grows at each iteration, and records the losses.
 
-    A good rate is somewhat below the one at which the loss falls fastest. The test ends early when
-    the loss is not finite, or four times its least value. Afterwards the model, the optimizers, the
-    iterators and the random generators are as before, but parameters that were not initialized have
-    initial values. See L. Smith, Cyclical Learning Rates for Training Neural Networks, WACV 2017,
-    `arXiv:1506.01186 <https://arxiv.org/abs/1506.01186>`_; here the rate grows by equal factors.
+    A good rate is somewhat below the rate at which the loss falls fastest. The test ends early when
+    the loss is not finite, or exceeds four times its least value. Afterwards the state of the
+    model, the optimizers, the iterators and the random generators is restored, but parameters that
+    were not initialized have initial values. See L. Smith, Cyclical Learning Rates for Training
+    Neural Networks, WACV 2017, `arXiv:1506.01186 <https://arxiv.org/abs/1506.01186>`_; here the
+    rate grows by equal factors.
 
-    On several ranks it is collective, and the losses are means over the ranks.
+    On several ranks the function is collective, and the losses are means over the ranks.
 
     Args:
-        updater: an updater that has a method ``serialize``, as those of mpchain have.
+        updater: an updater that has a method ``serialize``, as the updaters of mpchain have.
         lowest: the first rate.
         highest: the last rate.
         n_iterations: number of iterations, at least 2.
         key: name of the loss among the reported values.
         optimizer: name of the optimizer.
-        attr: name of its rate; None means ``'alpha'`` if it has that, as Adam, else ``'lr'``.
+        attr: name of its rate; None means ``'alpha'`` if the optimizer has it, like Adam, or else
+            ``'lr'``.
 
     Returns:
-        Rates, losses, and a suggestion.
+        A :class:`RangeTest` with the rates, the losses, and a suggestion.
 
     Raises:
-        KeyError: the value is not reported.
+        KeyError: the updater reports no value named ``key``.
         ValueError: the rates do not grow, or the number of iterations is below 2.
 
     Example:
@@ -127,7 +130,7 @@ def find_learning_rate(
     """
     if not 0 < lowest < highest or n_iterations < 2:
         raise ValueError(
-            "find_learning_rate: it needs 0 < lowest < highest and at least 2 iterations, not "
+            "find_learning_rate: 0 < lowest < highest and at least 2 iterations are required, not "
             f"lowest={lowest!r}, highest={highest!r}, n_iterations={n_iterations!r}"
         )
     solver: Any = updater.get_optimizer(optimizer)
@@ -148,7 +151,7 @@ def find_learning_rate(
 
 @contextlib.contextmanager
 def _restored(updater, solver, attr) -> Iterator[None]:
-    """Context manager: restores the previous state at its end."""
+    """Context manager: restores the previous state at the end of the block."""
     rate = getattr(solver, attr)
     state, random_states = FrozenState(updater), FrozenState(_RandomStates(updater))
     optimizers = updater.get_all_optimizers().values()
@@ -157,13 +160,13 @@ def _restored(updater, solver, attr) -> Iterator[None]:
 
     def restore():
         for param in lacking:
-            param.array = None  # the model was saved without values for this parameter
+            param.array = None  # this parameter had no values when the state was saved
         state.restore(updater)
         for param, array in zip(lacking, initial, strict=True):
             param.array = None if array is None else array.copy()
 
     try:
-        if lacking:  # with a learning rate of zero, an update only initializes parameters
+        if lacking:  # an update with a rate of 0 only initializes parameters
             setattr(solver, attr, 0.0)
             updater.update()
             initial = [None if p.array is None else p.array.copy() for p in lacking]
@@ -187,7 +190,7 @@ class _RandomStates:
 
 
 def _update(updater, solver, key):
-    """Does one iteration; returns the loss, the mean of all ranks."""
+    """Runs one iteration; returns the mean of the loss over all ranks."""
     observation, optimizers = {}, updater.get_all_optimizers().items()
     with reporter_of({name: each.target for name, each in optimizers}).scope(observation):
         updater.update()

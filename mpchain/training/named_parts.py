@@ -8,7 +8,7 @@ from mpchain.reporter import Reporter
 
 
 def name_parts(parts: object) -> dict[str, Any]:
-    """Returns a copy of ``parts`` if it is a dict, else ``{"main": parts}``.
+    """Returns a copy of ``parts`` if it is a dict, otherwise ``{"main": parts}``.
 
     Example:
         >>> name_parts("an iterator")
@@ -18,14 +18,15 @@ def name_parts(parts: object) -> dict[str, Any]:
 
 
 def find_part(parts: dict[str, Any], name: str, caller: str, kind: str) -> Any:
-    """Returns ``parts[name]``; an unknown name raises KeyError with the known names."""
+    """Returns ``parts[name]``; raises KeyError with the known names if ``name`` is unknown."""
     if name not in parts:
         raise KeyError(f"{caller}: there is no {kind} named {name!r}; known: {listing(parts)}")
     return parts[name]
 
 
 def reporter_of(models: dict[str, Link], prefix: str = "") -> Reporter:
-    """Returns a reporter that knows models by their names, and their links below these.
+    """Returns a reporter that knows models by their names, and their links by paths below these
+    names.
 
     Example:
         >>> model = L.Linear(2, 1)
@@ -42,7 +43,7 @@ def reporter_of(models: dict[str, Link], prefix: str = "") -> Reporter:
 
 
 def listing(names: Iterable[str]) -> str:
-    """Returns names for a message.
+    """Returns quoted names for a message, or "none" if there are no names.
 
     Example:
         >>> listing(["main", "val"]), listing([])
@@ -52,7 +53,7 @@ def listing(names: Iterable[str]) -> str:
 
 
 def as_arguments(batch: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the positional and the keyword arguments that a converted batch stands for.
+    """Returns the positional and the keyword arguments that a converted batch represents.
 
     Example:
         >>> as_arguments((1, 2)), as_arguments({"x": 1}), as_arguments(3)

@@ -1,10 +1,10 @@
 """Files that extensions write in the trainer's folder: one job at a time, and no results lost.
 
 While training runs, the process that writes the files of a name holds a lock on a hidden file
-beside them, which says who it is. The lock is the operating system's: it ends with the process. A
-second job that would write the same files is refused. No other job writes or deletes them, so
-half-written files of a killed process can be removed. Other processes of the same job, in which
-several ranks may add an extension of which one writes, are let through.
+beside them, which describes the process. The operating system releases the lock when the process
+ends. A second job that would write the same files is refused. No other job writes or deletes them,
+so half-written files of a killed process can be removed. Other processes of the same job are not
+refused, because several ranks may add an extension of which only one rank writes.
 """
 
 import contextlib
@@ -32,21 +32,21 @@ try:
 except ImportError:  # this is not a POSIX system
     fcntl = None
 
-# Prefix of files that are being written. A name can have it twice: a snapshot's writer and the
-# function that it calls both write to a temporary name.
+# Names of files that are being written have this prefix, possibly twice: a snapshot's writer and
+# the function that it calls both write to a temporary name.
 _TEMPORARY = r"(?:\.[0-9a-f]{8}\.tmp\.)+"
 _MOST_NAMED = 3
-"""Maximum number of renamed files that a message lists."""
+"""The most renamed files that a message lists."""
 _SECONDS_TO_INTRODUCE = 5
-"""For how long a process may hold a lock before it has said who it is."""
+"""Seconds that a process may hold a lock before it has written its description."""
 
 
 class OutputFiles:
     """The files of one name in the trainer's folder.
 
     Args:
-        owner: the class that writes them, for messages.
-        template: their name, as a format string; None for no files.
+        owner: the class that writes the files, for messages.
+        template: the name of the files, as a format string; None if no file is written.
 
     Example:
         >>> trainer, files = testing.get_trainer_with_mock_updater(), OutputFiles("Mine", "numbers")
@@ -62,14 +62,14 @@ class OutputFiles:
         self._lock: FileLock | None = None
         self._trainer: Any = None
         self._renamed: list[tuple[PathLike, str]] = []
-        # Maps each path to its file's identity at the start of training.
+        # A dict from each path to the identity of its file at the start of training.
         self._earlier: dict[str, Any] = {}
 
     def claim(self, trainer: Trainer) -> None:
-        """Locks the files; removes half-written ones of a killed process.
+        """Locks the files; removes half-written files of a killed process.
 
         Raises:
-            RuntimeError: another job is writing them.
+            RuntimeError: another job is writing the files.
         """
         template = self._template
         if self._lock is not None or template is None:
@@ -88,8 +88,8 @@ class OutputFiles:
         self._lock, self._trainer = lock, trainer
         if lock.is_unsupported:
             warnings.warn(
-                f"{self._owner}: {folder} is on a file system without locks: nothing keeps another "
-                f"job from writing {template} at the same time",
+                f"{self._owner}: {folder} is on a file system without locks, so another job could "
+                f"write {template} at the same time",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -98,8 +98,8 @@ class OutputFiles:
             for name in (template, index):
                 for leftover in find_files(folder, name, _TEMPORARY):
                     os.remove(leftover)
-        # A rank that arrives late uses the first rank's findings, because that rank may have
-        # written files since.
+        # A rank that arrives late uses the list of earlier files that the first rank has found,
+        # because that rank may have written files since.
         self._earlier = lock.holder["earlier"] if lock.is_shared else find_earlier()
 
     def open(self, path: PathLike, mode: str = "w") -> contextlib.AbstractContextManager[IO[Any]]:
@@ -110,8 +110,8 @@ class OutputFiles:
     def keep_earlier(self, path: PathLike) -> None:
         """Renames a file that this run is about to replace, if an earlier run has written it.
 
-        The file of a run that this one resumes is not renamed. The new name ends with ``.old1``,
-        ``.old2``, ..., which is not the name of a snapshot.
+        If this run resumes the earlier run, the file is not renamed. The new name ends with
+        ``.old1``, ``.old2``, ..., so it is not the name of a snapshot.
 
         Args:
             path: the file that will be written.
@@ -128,7 +128,7 @@ class OutputFiles:
                 return
             except FileExistsError:
                 if _identity(name) == earlier:
-                    return  # another rank renamed it first
+                    return  # another rank has renamed the file first
             else:
                 if _identity(name) == earlier:
                     self._renamed.append((path, name))
@@ -137,9 +137,9 @@ class OutputFiles:
                 return
 
     def release(self) -> None:
-        """Unlocks the files, and says which ones of an earlier run have been renamed.
+        """Unlocks the files, and prints which files of an earlier run have been renamed.
 
-        They are named at the end, where the lines are not between the rows of a table.
+        The names are printed at the end, so that they do not appear between the rows of a table.
         """
         if self._lock is not None:
             self._lock.release()
@@ -152,9 +152,10 @@ class OutputFiles:
 
 
 def _give_second_name(path, name):
-    """Links ``name`` to the file of ``path``, which is about to be replaced, unless it exists.
+    """Gives the file ``path``, which will be replaced, the second name ``name``, unless that
+    exists.
 
-    A rename could overwrite a file, and could take one that another rank has just written.
+    A rename could overwrite a file, and could rename a file that another rank has just written.
     """
     try:
         os.link(path, name)
@@ -165,12 +166,12 @@ def _give_second_name(path, name):
 
 
 def find_files(folder: PathLike, template: str, prefix: str = "") -> list[str]:
-    """Returns the paths of the files in a folder whose name a format string can have produced.
+    """Returns the paths of the files in a folder whose names a format string can have produced.
 
     Args:
         folder: the folder.
         template: the format string.
-        prefix: regular expression of the text before the name.
+        prefix: regular expression for the text before the name.
 
     Example:
         >>> open("iter_5", "w").close()
@@ -182,9 +183,9 @@ def find_files(folder: PathLike, template: str, prefix: str = "") -> list[str]:
 
 
 def hidden_name(template: str, extension: str) -> str:
-    """Returns the name of a hidden file that belongs to all files of a format string.
+    """Returns the name of the hidden file for all files whose names a format string produces.
 
-    Each field is replaced by the last of its words.
+    Each field of the format string is replaced by its last word.
 
     Example:
         >>> hidden_name("snapshot_iter_{.updater.iteration}", "index")
@@ -196,7 +197,8 @@ def hidden_name(template: str, extension: str) -> str:
 
 
 def progress_in(path: PathLike, template: str) -> tuple[float, ...]:
-    """Returns the progress of training in a file's name: (iteration or epoch,), or ().
+    """Returns the progress of training in a file's name: (iteration or epoch,), or () if it has
+    none.
 
     Example:
         >>> progress_in("result/iter_500", "iter_{.updater.iteration}")
@@ -216,7 +218,8 @@ def progress_in(path: PathLike, template: str) -> tuple[float, ...]:
 
 def _pattern(template):
     """Returns a regular expression for names of a format string, with a group for each field."""
-    # Fields do not match any text: temporary or derived files beside a snapshot must not match.
+    # Fields do not match every text: temporary files and files derived from a snapshot must not
+    # match.
     return "".join(
         re.escape(literal) + ("" if field is None else r"([-+\w]+(?:\.\d+)?)")
         for literal, field, _, _ in string.Formatter().parse(template)
@@ -224,11 +227,11 @@ def _pattern(template):
 
 
 class FileLock:
-    """A file that at most one process locks, which may acquire it several times.
+    """A file that at most one process locks; this process may acquire the lock several times.
 
     Args:
-        path: the file.
-        find_earlier: function that returns further content of the file, in JSON types.
+        path: path of the file.
+        find_earlier: function that returns additional content of the file, in JSON types.
 
     Example:
         >>> lock = FileLock(".lock")
@@ -246,7 +249,8 @@ class FileLock:
         self.holder: dict[str, Any] = {}
 
     def acquire(self) -> bool:
-        """Returns whether this process may write: it has the lock, or is in the holder's job."""
+        """Returns whether this process may write: it has the lock, or belongs to the holder's
+        job."""
         with self._guard:
             if self._path in self._held:
                 self._held[self._path][1] += 1
@@ -262,7 +266,7 @@ class FileLock:
             return True
 
     def _try(self):
-        """Makes one attempt; records who holds the lock if that fails."""
+        """Tries once to acquire the lock; if it fails, records who holds the lock."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             if fcntl is None:
@@ -278,7 +282,7 @@ class FileLock:
             os.unlink(self._path)
             self.is_unsupported = True
             return True
-        # The lock's holder has removed the file in the meantime.
+        # The holder of the lock has removed the file in the meantime.
         if _identity(descriptor) != _identity(self._path):
             os.close(descriptor)
             return False
@@ -304,7 +308,8 @@ class FileLock:
         return "host {host}, process {pid}, since {since}: {command}".format_map(self.holder)
 
     def release(self) -> None:
-        """Removes the file, unless this process has acquired it elsewhere."""
+        """Releases the lock and removes the file, unless this process has acquired it several
+        times."""
         with self._guard:
             entry = self._held.get(self._path)
             if entry is None or self.is_shared:
@@ -318,7 +323,8 @@ class FileLock:
 
     @classmethod
     def forget(cls) -> None:
-        """Drops all locks in a forked process. (A lock lasts until every copy is closed.)"""
+        """Closes a forked process's copies of all locks. (A lock lasts until every copy is
+        closed.)"""
         for descriptor, _ in cls._held.values():
             os.close(descriptor)
         cls._held, cls._guard = {}, threading.Lock()
@@ -329,7 +335,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _identity(file):
-    """Identifies the file of a path or descriptor, alike on all hosts; None if there is no file."""
+    """Returns an id of a path's or descriptor's file, the same on all hosts; None without a
+    file."""
     with contextlib.suppress(FileNotFoundError):
         status = os.stat(file)
         return [status.st_ino, status.st_mtime_ns, status.st_size]

@@ -10,17 +10,18 @@ if TYPE_CHECKING:
     from mpchain.training.trainer import Trainer
 
 SECONDS = 10.0
-"""Seconds over which current rates are averaged: shorter averages fluctuate with epochs."""
+"""Seconds over which recent rates are averaged: shorter averages fluctuate within an epoch."""
 
 MOST_SETTINGS = 100
 _LEARNING_RATES = ("lr", "alpha")
 
 
 class Rates:
-    """The recent number of iterations and epochs per second, and the average since the beginning.
+    """The number of iterations and epochs per second, recently and since the beginning.
 
     Args:
-        start: seconds on a monotonic clock, iterations and epochs at the beginning.
+        start: tuple of the seconds on a monotonic clock, the iterations and the epochs at the
+            beginning.
 
     Example:
         >>> rates = Rates((0.0, 0, 0.0))
@@ -35,9 +36,9 @@ class Rates:
         self._total = (0.0, 0, 0.0)
 
     def add(self, point: tuple[float, int, float]) -> None:
-        """Adds the current time, iterations and epochs."""
+        """Adds a tuple of the current time in seconds, iterations and epochs."""
         passed = tuple(b - a for a, b in zip(self._points[-1], point))
-        # After training has gone back, time passed but no progress was made.
+        # After training has gone back to an earlier iteration, the earlier points no longer count.
         if min(passed[1:]) < 0:
             self._points.clear()
             passed = passed[0], 0, 0.0
@@ -63,14 +64,14 @@ def _per_second(passed):
 
 
 def about(trainer: "Trainer") -> dict[str, Any]:
-    """Returns the folder of the results, and the settings of a training as texts by name.
+    """Returns the folder of the results, and a dict of settings, from name to text.
 
     >>> about(testing.get_trainer_with_mock_updater())["settings"]
     {}
     """
     settings = {}
     for extension in trainer.extensions.values():
-        # Extensions such as Hyperparameters have settings.
+        # Extensions such as Hyperparameters have an attribute ``settings``.
         settings |= getattr(extension, "settings", {})
     for name, optimizer in _optimizers(trainer).items():
         key = "optimizer" if name == "main" else f"optimizer {name}"
@@ -80,7 +81,7 @@ def about(trainer: "Trainer") -> dict[str, Any]:
 
 
 def learning_rates(trainer: "Trainer") -> dict[str, float]:
-    """Returns the learning rate of each optimizer: its ``lr`` or ``alpha``, before corrections.
+    """Returns a dict from optimizer to its learning rate: ``lr`` or ``alpha``, before corrections.
 
     >>> learning_rates(testing.get_trainer_with_mock_updater())
     {}
@@ -96,7 +97,8 @@ def learning_rates(trainer: "Trainer") -> dict[str, float]:
 
 
 def _describe(optimizer):
-    """Returns the optimizer's class, learning rate, and settings that differ from the defaults."""
+    """Returns a text of the class, the learning rate, and settings that differ from the
+    defaults."""
     rule = optimizer.rule if isinstance(optimizer, GradientMethod) else None
     defaults = {} if rule is None else rule.hyperparameters
     values = [
@@ -110,7 +112,7 @@ def _describe(optimizer):
 def _optimizers(trainer):
     try:
         return trainer.updater.get_all_optimizers()
-    except (AttributeError, NotImplementedError):  # an updater of a user may have no optimizers
+    except (AttributeError, NotImplementedError):  # a user's updater may have no optimizers
         return {}
 
 

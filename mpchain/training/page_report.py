@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from mpchain.training.trainer import Trainer
 
 VARIABLE = "MPCHAIN_PAGE"
-"""``mpchain-launch --page`` gives each rank a pipe: its file descriptor, device and inode."""
+"""Variable in which ``mpchain-launch --page`` passes a pipe: file descriptor, device and inode."""
 
 INTERVAL = 0.5
 """Seconds between two reports to the page."""
 
 MOST_ENTRIES = 50
-"""Entries of the log in one report."""
+"""The most entries of the log in one report."""
 
 MOST_EARLIER_ENTRIES = 2000
-MOST_KEPT = 1 << 18  # bytes
+MOST_KEPT = 1 << 18  # bytes of reports that wait to be sent
 TIME_TO_END = 20.0  # the page has a lower priority than the ranks, so it is slow on a busy host
 _NO_CURVES = ("epoch", "iteration", "elapsed_time", "ranks/slowest")
 
@@ -43,17 +43,17 @@ _NO_CURVES = ("epoch", "iteration", "elapsed_time", "ranks/slowest")
 class PageReport(Extension):
     """Shows the training live in a browser: curves, throughput, memory, the tail of the log.
 
-    When training begins, it starts a process that serves the page on the loopback interface, and
-    prints where: the address with its secret token if standard error is a terminal, and the file
-    that has the address. The page ends with the training. It needs Tornado:
-    ``pip install 'mpchain[page]'``.
+    When training begins, the extension starts a process that serves the page on the loopback
+    interface. It prints the address with its secret token if standard error is a terminal, and the
+    path of the file that contains the address. The page ends with the training. The page needs
+    Tornado: ``pip install 'mpchain[page]'``.
 
-    With ``mpchain-launch --page`` no program needs this extension: the launcher serves the page,
-    with all ranks on it, and trainers report to it by themselves.
+    With ``mpchain-launch --page`` no program needs this extension: the launcher serves a page with
+    all ranks, and trainers report to it by themselves.
 
     Args:
         control: whether the page has a button that stops training after an iteration, as SIGTERM
-            does. With the launcher, its ``--page=control`` decides.
+            does. Under the launcher, its option ``--page=control`` decides.
 
     Raises:
         RuntimeError: the page could not be started.
@@ -66,7 +66,8 @@ class PageReport(Extension):
         page: http://127.0.0.1:40123/?token=...
     """
 
-    # Called first, so that snapshots do not list it as an extension that is still to be called.
+    # The extension is called first, so that snapshots do not list it as an extension that is still
+    # to be called.
     priority = math.inf
 
     def __init__(self, control: bool = False) -> None:
@@ -75,9 +76,9 @@ class PageReport(Extension):
         self._pipe = _launcher_pipe()
         self.is_report = self._pipe is None  # the launcher's page shows all ranks
         self._due = 0.0
-        self._times: Any = (0.0, 0.0)  # seconds spent working and waiting
+        self._times: Any = (0.0, 0.0)  # the seconds spent working and waiting
         self._shares: dict[str, float] = {}
-        self._n_sent = 0  # entries of the log
+        self._n_sent = 0  # the number of entries of the log that were sent
         self._end = {"state": "finished"}
 
     def initialize(self, trainer: "Trainer") -> None:
@@ -104,17 +105,17 @@ class PageReport(Extension):
         self._report()
         self._due = time.monotonic() + INTERVAL
         if b"stop" in self._connection.receive():
-            # This signal ends a trainer in an orderly way.
+            # SIGTERM ends a trainer after a complete iteration.
             if callable(signal.getsignal(signal.SIGTERM)):
                 signal.raise_signal(signal.SIGTERM)
 
     def on_error(self, trainer: "Trainer", exc: BaseException, tb: TracebackType | None) -> None:
-        """Stores the reason why training ended."""
+        """Stores the exception that has ended training."""
         state = "failed" if isinstance(exc, Exception) else "stopped"
         self._end = {"state": state, "text": f"{type(exc).__name__}: {exc}"}
 
     def finalize(self) -> None:
-        """Reports the end, and ends the page."""
+        """Reports the end of training, and ends the page."""
         if self._connection is None:
             return
         self._report()
@@ -125,7 +126,7 @@ class PageReport(Extension):
         self._connection = None
 
     def _progress(self):
-        """Returns the time, and the iterations, epochs and share of training completed so far."""
+        """Returns the time, and the completed iterations, epochs and share of training."""
         updater, done = self._trainer.updater, 0.0
         length = interval.training_length(self._trainer.stop_trigger)
         with contextlib.suppress(AttributeError):  # updaters need not have epochs
@@ -140,7 +141,7 @@ class PageReport(Extension):
         facts |= self._shares_of_time()
         self._rates.add(now[:3])
         rates = {"": self._rates.lately, "mean_": self._rates.mean}
-        if now[0] - self._began[0] < INTERVAL / 2:  # the first report is sent at once
+        if now[0] - self._began[0] < INTERVAL / 2:  # the first report has no rates yet
             rates = {}
         facts |= {f"{kind}rate": rate[0] for kind, rate in rates.items() if rate}
         if gpu := pool_bytes():
@@ -159,7 +160,8 @@ class PageReport(Extension):
         self._connection.send(said if self._pipe is not None else {"rank": 0, "said": said})
 
     def _shares_of_time(self):
-        """Returns the recent shares of time that this rank has worked, and waited for others."""
+        """Returns the recent shares of time that this rank has worked, and waited for other
+        ranks."""
         updater = self._trainer.updater
         times = updater.rank_times()
         if not isinstance(times, np.ndarray):
@@ -168,7 +170,7 @@ class PageReport(Extension):
         comms = [o.communicator for o in optimizers if o.communicator is not None]
         own = times[:, comms[0].rank if comms else 0]
         work, wait = own - self._times
-        if min(work, wait) >= 0 and work + wait > 0:  # ranks send their times now and then
+        if min(work, wait) >= 0 and work + wait > 0:  # ranks do not send their times in every step
             self._shares = {"work": work / (work + wait), "wait": wait / (work + wait)}
         self._times = own
         return self._shares
@@ -207,12 +209,12 @@ class PageReport(Extension):
 
 
 class Connection:
-    """Sends reports to the page, or to the launcher, without ever waiting.
+    """Sends reports to the page, or to the launcher, without ever waiting for the receiver.
 
     Args:
         writer: file descriptor of a pipe.
-        reader: file descriptor of a pipe with requests; None: there are none.
-        process: the process of the page; None: the launcher's.
+        reader: file descriptor of a pipe with requests; None if there are no requests.
+        process: the process of the page; None if the launcher serves the page.
 
     Example:
         >>> reader, writer = os.pipe()
@@ -234,21 +236,21 @@ class Connection:
                 os.set_blocking(file, False)
 
     def send(self, report: dict[str, Any]) -> None:
-        """Sends a report; drops it if earlier ones fill the pipe."""
+        """Sends a report; drops the report if earlier reports fill the pipe."""
         if len(self._rest) < MOST_KEPT:
             self._rest += json.dumps(report).encode() + b"\n"
-        with contextlib.suppress(OSError):  # the pipe is full, or nobody reads it
+        with contextlib.suppress(OSError):  # the pipe is full, or has no reader
             while self._rest:
                 self._rest = self._rest[os.write(self._writer, self._rest) :]
 
     def receive(self) -> bytes:
-        """Returns the requests that have arrived."""
+        """Returns the requests that have arrived, as bytes."""
         with contextlib.suppress(OSError):
             return b"" if self._reader is None else os.read(self._reader, 4096)
         return b""
 
     def close(self) -> None:
-        """Ends the process of the page, after browsers have seen the end."""
+        """Ends the process of the page, after browsers have received the last report."""
         if self._process is None:
             return
         try:
@@ -265,7 +267,7 @@ def start_page(control: bool = False) -> Connection:
         control: whether browsers may stop training.
 
     Raises:
-        RuntimeError: it did not start.
+        RuntimeError: the process did not start.
         MissingAnnexError: the page was deleted; see :mod:`mpchain.annexes`.
 
     Example:
@@ -324,7 +326,7 @@ def _text(value):
 
 
 def _scalars(values):
-    """Returns the scalars, or what pairs (sum or mean, weight) begin with, as numbers."""
+    """Returns the scalars, and the sum or mean of each pair (sum or mean, weight), as numbers."""
     found = {}
     for key, value in values.items():
         value = value[0] if isinstance(value, tuple) and value else value

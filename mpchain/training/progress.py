@@ -9,10 +9,10 @@ import time
 from typing import Any, TextIO
 
 TEXT_LENGTH = 60
-"""Number of columns that a bar leaves for the text beside it."""
+"""The number of columns that a bar leaves for the text beside it."""
 
 COLUMNS_VARIABLE = "MPCHAIN_COLUMNS"
-"""Environment variable in which mpchain-launch passes the width of its terminal, if any."""
+"""The environment variable in which mpchain-launch passes the width of its terminal."""
 
 
 def print_line(text: str, out: TextIO | None = None) -> None:
@@ -20,7 +20,7 @@ def print_line(text: str, out: TextIO | None = None) -> None:
 
     Args:
         text: the line.
-        out: stream, an object with ``write``; None means standard output.
+        out: the stream, an object with ``write``; None means standard output.
 
     Example:
         >>> print_line("training ends")
@@ -43,13 +43,13 @@ def open_display(
     n_lines: int = 20,
     keep: bool = True,
 ) -> "TqdmBar | ProgressLines":
-    """Returns an object that shows progress: a bar on a terminal with tqdm, else a few lines.
+    """Returns an object that shows progress: a tqdm bar on a terminal, otherwise a few lines.
 
     Args:
         total: the progress at the end, in any unit; None if it is unknown.
-        out: stream; None means standard output.
+        out: the stream; None means standard output.
         bar_length: length of the bar in characters.
-        n_lines: number of lines in all without a terminal or tqdm.
+        n_lines: total number of lines, if there is no terminal or no tqdm.
         keep: whether the bar stays when it is closed.
 
     Example:
@@ -70,10 +70,10 @@ def open_display(
 def terminal_columns(out: TextIO | None = None) -> int | None:
     """Returns the width of the terminal on which a line can be redrawn; None if there is none.
 
-    The terminal may be that of mpchain-launch, which gets the output of its ranks through pipes.
+    The terminal may belong to mpchain-launch, which gets the output of its ranks through pipes.
 
     Args:
-        out: stream; None means standard output.
+        out: the stream; None means standard output.
 
     Example:
         >>> import io
@@ -100,18 +100,19 @@ def _is_pipe_to_launcher(out):
 
 
 class TqdmBar:
-    """A bar that tqdm redraws in place; arguments as :func:`open_display`."""
+    """A bar that tqdm redraws in place; for the arguments see :func:`open_display`."""
 
     def __init__(
         self, total: float | None, out: TextIO, bar_length: int, keep: bool, columns: int
     ) -> None:
         from tqdm import tqdm
 
-        # tqdm's monitor is a thread, and processes with threads should not be forked.
+        # tqdm's monitor is a thread, which is switched off because processes with threads should
+        # not fork.
         bar_class: Any = type("Bar", (tqdm,), {"monitor_interval": 0})
         options = {"nrows": shutil.get_terminal_size().lines}
         if _is_pipe_to_launcher(out):
-            # The launcher redraws one line, and cannot move to others as a terminal does.
+            # The launcher redraws one line, but cannot move to other lines as a terminal does.
             bar_class.status_printer = staticmethod(_frame_printer)
             options = {"position": 0}
         bar_length = min(bar_length, max(columns - TEXT_LENGTH, 10))
@@ -128,7 +129,8 @@ class TqdmBar:
 
     def show(self, done: float, text: str) -> None:
         """Redraws the bar at ``done`` with ``text`` beside it."""
-        # The last batch of an epoch may reach into the next one, beyond the end.
+        # The last batch of an epoch may contain samples of the next epoch, so that progress exceeds
+        # the total.
         self._bar.n = min(done, self._total) if self._total else done
         self._bar.set_description_str(text)
 
@@ -138,7 +140,8 @@ class TqdmBar:
 
 
 def _frame_printer(file):
-    """Returns a function that replaces the line with a text, which later output may replace."""
+    """Returns a function that replaces the present line with a text; later output may replace
+    it."""
 
     widest = 1
 
@@ -152,11 +155,11 @@ def _frame_printer(file):
 
 
 class ProgressLines:
-    """Prints a line for each of ``n_lines`` parts of the total, and one after some seconds.
+    """Prints a line for each of ``n_lines`` parts of the total, and after some seconds without one.
 
     Args:
         total, out, n_lines: see :func:`open_display`.
-        seconds: the longest time between lines.
+        seconds: the longest time between two lines.
 
     Example:
         >>> ProgressLines(10, sys.stdout, n_lines=2).show(5, "half")

@@ -1,6 +1,7 @@
-"""The states of the random generators that training draws from, such as for dropout.
+"""The states of the random generators from which training draws, such as for dropout.
 
-They are kept as JSON, since a generator's state is a structure of integers of any size.
+The states are saved as JSON, because the state of a generator is a structure of integers of any
+size.
 """
 
 import json
@@ -22,14 +23,14 @@ def serialize_random_states(
 ) -> dict[str, Any]:
     """Saves the states of NumPy's and Python's global generators and of ``config.rng``.
 
-    CuPy's generator has no readable state: saving seeds it anew, by a number that depends on
-    NumPy's state and the iteration only. A resumed training on a GPU therefore equals one that
+    CuPy's generator has no readable state: saving seeds it anew, by a number that depends only on
+    NumPy's state and the iteration. A resumed training on a GPU therefore equals a training that
     saved at the same iterations.
 
     Args:
         serializer: a serializer or deserializer.
         device_ids: the ids of the GPUs in use.
-        iteration: number of iterations done.
+        iteration: number of completed iterations.
 
     Returns:
         The stored states, for :func:`restore_random_states`; empty when saving.
@@ -61,7 +62,7 @@ def serialize_random_states(
     }
     for name, state in states.items():
         text = json.dumps(state, default=np.ndarray.tolist)
-        # Stored as bytes, because NumPy's strings take four bytes per character.
+        # The text is stored as bytes, because NumPy's strings take four bytes per character.
         serializer(name, np.frombuffer(text.encode(), np.uint8))
     _seed_cupy(states["cupy"])
     return {}
@@ -71,11 +72,11 @@ def restore_random_states(states: dict[str, Any], device_ids: Container[int]) ->
     """Restores the states that :func:`serialize_random_states` has returned.
 
     Args:
-        states: the states that it returned.
+        states: the result of :func:`serialize_random_states`.
         device_ids: the ids of the GPUs in use; the generators of other GPUs stay unchanged.
 
     Raises:
-        SerializationError: ``config.rng`` is of another kind than the saved one.
+        SerializationError: ``config.rng`` is not of the kind of the saved generator.
     """
     for name, state in states.items():
         if name == "numpy":
@@ -110,8 +111,8 @@ def _restore_config(state):
     kind = _state_of(config.rng)["bit_generator"]
     if kind != state["bit_generator"]:
         raise SerializationError(
-            f"the random generator config.rng is a {kind}, but that of the snapshot was a "
-            f"{state['bit_generator']}"
+            f"the random generator config.rng is a {kind}, but the snapshot has a "
+            f"{state['bit_generator']}: set config.rng to one of that kind before loading"
         )
     if isinstance(config.rng, np.random.RandomState):
         config.rng.set_state(state)

@@ -1,4 +1,4 @@
-"""Optional entries of files, and states that are kept in memory."""
+"""Optional entries of files, and states of objects that are kept in memory."""
 
 import contextlib
 import json
@@ -10,7 +10,7 @@ from mpchain.serializers.values import is_none, to_array
 
 
 def is_loading(serializer: AbstractSerializer) -> bool:
-    """Returns whether the serializer restores, rather than saves."""
+    """Returns whether the serializer restores values, rather than saves them."""
     return not isinstance(serializer, Serializer)
 
 
@@ -18,7 +18,7 @@ def serialize_optional(serializer: AbstractSerializer, key: str, value: Any) -> 
     """Saves or restores a value that files of older versions, or of Chainer, may lack.
 
     Returns:
-        The stored value; ``value`` if the file has none.
+        The stored value, or ``value`` if the file has no such entry.
 
     Example:
         >>> from mpchain.serializers import NpzDeserializer
@@ -32,10 +32,10 @@ def serialize_optional(serializer: AbstractSerializer, key: str, value: Any) -> 
 
 
 def parse_json(text: str, kind: type) -> Any:
-    """Returns the content of a file's JSON text.
+    """Returns the value of a JSON text from a file.
 
     Raises:
-        ValueError: it is something else than a ``kind``, by which the program would fail later.
+        ValueError: the text is not JSON, or its value is not a ``kind``.
 
     Example:
         >>> parse_json("[1, 2]", list)
@@ -43,12 +43,12 @@ def parse_json(text: str, kind: type) -> Any:
     """
     value = json.loads(text)
     if not isinstance(value, kind):
-        raise ValueError(f"it holds a {type(value).__name__}, not a {kind.__name__}")
+        raise ValueError(f"the JSON text must be a {kind.__name__}, not a {type(value).__name__}")
     return value
 
 
 def serialize_part(part: Serializable, serializer: AbstractSerializer) -> None:
-    """Saves or restores a part if it has ``serialize``: a trigger may be a plain function."""
+    """Saves or restores a part if it has ``serialize``; a trigger may be a plain function."""
     if hasattr(part, "serialize"):
         part.serialize(serializer)
 
@@ -65,7 +65,8 @@ class FrozenState:
     The copy can be saved later instead of the object, or be restored into the object.
 
     Args:
-        target: the object, which has ``serialize``; None makes an empty state, to be loaded.
+        target: the object, which has ``serialize``; None makes an empty state, into which a file
+            can be loaded.
 
     Example:
         >>> link = L.Scale(W_shape=(2,), bias_term=False)
@@ -84,12 +85,13 @@ class FrozenState:
         self._values = {key: None if is_none(array) else array.copy() for key, array in arrays}
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves the state in the way that the object itself would be saved."""
+        """Saves the state as the object itself would be saved."""
         for key, value in self._values.items():
             serializer(key, value)
 
     def serialize_with_names(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores the state of any object, with the names of its values."""
+        """Saves or restores the state with the names of its values, so that any object can be
+        loaded."""
         names = serialize_optional(serializer, "names", json.dumps(list(self._values)))
         self._values = {name: self._values.get(name) for name in json.loads(names)}
         for name, value in self._values.items():
@@ -100,6 +102,6 @@ class FrozenState:
         return bool(self._values)
 
     def restore(self, target: object) -> None:
-        """Restores the state into the object, or into another object like it."""
+        """Restores the state into the object, or into a similar object."""
         arrays = {key: to_array(key, value) for key, value in self._values.items()}
         NpzDeserializer(arrays).load(target)

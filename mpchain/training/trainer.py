@@ -36,7 +36,8 @@ from mpchain.training.triggers.interval import TriggerLike
 from mpchain.training.updaters.updater import Updater
 from mpchain.utils.work_clock import aside
 
-# Seconds after which finalizers are taken to hang, so that the traceback is printed.
+# If finalizers take longer than this many seconds, they are assumed to hang, and the traceback is
+# printed.
 TIME_TO_FINALIZE = 1.0
 
 
@@ -55,53 +56,53 @@ class Trainer:
 
     1. the folder ``out`` is created; every extension is initialized, by descending priority;
     2. extensions added with ``call_before_training`` are called;
-    3. until the stop trigger fires: the updater updates once; then extensions whose trigger
-       fires are called, by descending priority, in the order of :meth:`extend` where it is equal;
+    3. until the stop trigger fires: the updater updates once; then extensions whose trigger fires
+    are called, by descending priority, and in the order of :meth:`extend` if priorities are equal;
     4. if an exception leaves the loop, every extension's ``on_error`` is called;
     5. every extension and the updater are finalized; the exception, if any, is raised again.
 
-    Ctrl-C and SIGTERM end training after the running iteration: then the exception of step 4 is a
+    Ctrl-C and SIGTERM end training after the present iteration: then the exception of step 4 is a
     KeyboardInterrupt or a SystemExit. A second signal raises KeyboardInterrupt or SystemExit at
-    once. Uncaught, only that second Ctrl-C prints a traceback.
+    once. Only that second Ctrl-C prints a traceback if it is not caught.
 
     A trainer that was loaded from a snapshot continues where the snapshot was taken. This includes
     progress, triggers, extensions, :attr:`elapsed_time` and, when :meth:`run` begins its loop, the
-    random generators of NumPy, Python and ``config.rng`` (see
-    ``mpchain.training.random_states`` for CuPy's). Extensions that were to be called after the
-    one that took the snapshot are called first. If the trainer has reached the length that the stop
-    trigger's ``get_training_length`` returns, it stops at once and prints a line.
+    random generators of NumPy, Python and ``config.rng`` (for CuPy's generator see
+    ``mpchain.training.random_states``). If the snapshot was taken before other extensions were
+    called, these are called first. If the trainer has reached the length that the stop trigger's
+    ``get_training_length`` returns, it stops at once and prints a line.
 
-    On several ranks, make the same trainer on each, with the same extensions. Extensions that only
-    show or write results (:attr:`Extension.is_report`) are then called only on rank 0, and only
-    rank 0 writes the file of a :class:`~mpchain.training.extensions.LogReport`.
+    On several ranks, make the same trainer with the same extensions on each rank. Extensions that
+    only show or write results (:attr:`Extension.is_report`) are then called only on rank 0, and
+    only rank 0 writes the file of a :class:`~mpchain.training.extensions.LogReport`.
 
-    With ``test=True``, :meth:`run` finds out in seconds whether a program works: it does two
-    iterations, whatever the stop trigger says. After the second one, every extension is called,
-    and every interval ends (``(n, unit)``). Evaluators use two batches. The folder ``out`` of this
-    run is an empty temporary one, and nothing in it is saved. But the model is trained, and files
-    that the program itself writes elsewhere stay.
+    With ``test=True``, :meth:`run` tests in seconds whether a program works: it runs two
+    iterations, regardless of the stop trigger. After the second iteration, every extension is
+    called, and every interval ends (``(n, unit)``). Evaluators use two batches. The folder ``out``
+    of this run is an empty temporary folder, whose files are deleted at the end. But the model is
+    trained, and files that the program itself writes elsewhere stay.
 
     Args:
         updater: an :class:`Updater`.
         stop_trigger: ``(period, unit)``, or a function of the trainer that returns whether to
             stop; None means never.
-        out: folder for the files that extensions write.
+        out: path of the folder for the files that extensions write.
         extensions: extensions to add; see :meth:`extend`.
-        test: whether :meth:`run` only tries out the program.
+        test: whether :meth:`run` only tests the program.
 
     Attributes:
         updater: the updater.
         stop_trigger: the trigger that ends training.
         observation: dict of the values reported in the current iteration.
-        reporter: the :class:`Reporter` that collects them.
-        out: the folder for files.
-        is_test: whether :meth:`run` only tries out the program.
-        calls_all: whether this is the last iteration of a test, in which intervals end.
+        reporter: the :class:`Reporter` that collects the reported values.
+        out: the path of the folder for files.
+        is_test: whether :meth:`run` only tests the program.
+        calls_all: whether this is the last iteration of a test, in which all intervals end.
         is_interrupted: whether Ctrl-C or SIGTERM has ended training after a complete iteration.
         is_resumed: whether the trainer was loaded from a snapshot.
-        writes_reports: whether this process shows and writes results. It is False if a multi-node
-            optimizer's communicator has a rank other than 0 here. Set it to True before
-            :meth:`run` to let each rank write into its own folder.
+        writes_reports: whether this process shows and writes results. It is False on a rank other
+            than 0 of a multi-node optimizer's communicator. Set it to True before :meth:`run` to
+            let each rank write into its own folder.
 
     Example:
         >>> model = L.Classifier(L.Linear(3, 2))
@@ -143,7 +144,7 @@ class Trainer:
         self._earlier_elapsed_time = 0.0
         self.is_interrupted = self.is_resumed = False
         self.writes_reports = self._is_rank_0()
-        self._outstanding = []  # names of the extensions still to be called in this iteration
+        self._outstanding = []  # the extensions that are still to be called in this iteration
         self._random_states = {}
         updater.connect_trainer(self)
         for extension in extensions or ():
@@ -151,7 +152,7 @@ class Trainer:
 
     @property
     def elapsed_time(self) -> float:
-        """Seconds spent in training, including runs before a resumed snapshot."""
+        """Seconds of training so far, including the runs before a resumed snapshot."""
         if self._final_elapsed_time is not None:
             return self._final_elapsed_time
         if self._started_at is None:
@@ -160,7 +161,7 @@ class Trainer:
 
     @property
     def is_before_training(self) -> bool:
-        """Whether no update has been done yet, including runs before a resumed snapshot."""
+        """Whether there was no update yet, neither in this run nor before a resumed snapshot."""
         return self.updater.iteration == 0
 
     def extend(
@@ -177,14 +178,16 @@ class Trainer:
         Args:
             extension: an :class:`Extension`, or any function of the trainer.
             name: name in the trainer; None means the extension's ``name`` or ``default_name``, or
-                the function's name. A name that is taken gets a suffix: ``_1``, ``_2``, ...
-            trigger: when to call it; None means the extension's ``trigger``, or each iteration.
-            priority: see :class:`Extension`; None means the extension's, or ``PRIORITY_READER``.
-            call_before_training: whether to call it also once before the loop starts.
+                the function's name. If the name exists already, it gets a suffix: ``_1``, ...
+            trigger: determines when the extension is called; None means the extension's
+                ``trigger``, or each iteration.
+            priority: see :class:`Extension`; None means the extension's own priority, or
+                ``PRIORITY_READER``.
+            call_before_training: whether the extension is also called once before the loop starts.
 
         Raises:
             TypeError: the extension cannot be called.
-            ValueError: it has no name, or its trigger is invalid.
+            ValueError: the extension has no name, or its trigger is invalid.
         """
         if isinstance(extension, type):
             raise TypeError(
@@ -209,14 +212,14 @@ class Trainer:
 
     @property
     def extensions(self) -> dict[str, Any]:
-        """The extensions by name."""
+        """A dict from name to extension."""
         return {name: entry.extension for name, entry in self._entries.items()}
 
     def get_extension(self, name: str) -> Any:
-        """Returns the extension of that name.
+        """Returns the extension with a name.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no such extension.
         """
         if name not in self._entries:
             raise ValueError(
@@ -230,14 +233,16 @@ class Trainer:
 
         Args:
             show_loop_exception_msg: whether to print at once that an exception ends the loop, and
-                also its traceback if extensions and updater take more than a second to finalize.
-                Python prints the traceback of an uncaught exception after that.
+                also its traceback if finalizing extensions and updater takes more than a second. In
+                any case, Python prints the traceback of an uncaught exception after that.
 
         Raises:
             RuntimeError: the trainer was run before.
         """
         if self._started_at is not None:
-            raise RuntimeError("Trainer.run: a trainer runs once; make another to train again")
+            raise RuntimeError(
+                "Trainer.run: a trainer runs only once; make another one to train again"
+            )
         keep_freed_memory()
         add_launched_page(self)
         if not self.is_test:
@@ -246,7 +251,7 @@ class Trainer:
         out = self.out
         with folder_to_discard(out) as self.out:
             self._run(show_loop_exception_msg)
-            self.updater.agree_on_signal(None)  # waits until all ranks have finished writing
+            self.updater.agree_on_signal(None)  # this waits until all ranks have finished writing
         self.out = out
 
     def _run(self, show_loop_exception_msg):
@@ -314,7 +319,7 @@ class Trainer:
             self._call_extensions(entries, list(entries))
 
     def _copies_of_ranks(self):
-        """Returns the copies of the state that ranks continue from when others are lost."""
+        """Returns the copies of the state from which ranks continue when other ranks are lost."""
         for comm in self._communicators():
             if comm.is_elastic:
                 return comm.in_memory_checkpoint({"": self})
@@ -326,14 +331,14 @@ class Trainer:
         return [comm for comm in communicators if comm is not None]
 
     def _go_back(self, copies, error, entries):
-        """Continues from a copy with the surviving ranks; raises ``error`` if none is lost."""
+        """Continues from a copy with the surviving ranks; raises ``error`` if no rank is lost."""
         elapsed_time = self.elapsed_time
         copies.go_back(error, functools.partial(self._fit_to_ranks, entries))
         self._earlier_elapsed_time, self._started_at = elapsed_time, time.perf_counter()
         restore_random_states(self._random_states, self._device_ids())
 
     def _fit_to_ranks(self, entries):
-        """Tells extensions that ranks are lost; a new rank 0 begins to write reports."""
+        """Notifies extensions that ranks are lost; a new rank 0 begins to write reports."""
         before = list(filter(self._calls, entries.values()))
         if self._writes_by_rank:
             self.writes_reports = self._is_rank_0()
@@ -345,7 +350,7 @@ class Trainer:
         return not any(comm.rank for comm in self._communicators())
 
     def _call_extensions(self, entries, names):
-        """Calls the extensions whose triggers fire."""
+        """Calls those of the named extensions whose triggers fire."""
         with aside(), span("extensions", "extensions", self):
             for i, name in enumerate(names):
                 self._outstanding = names[i + 1 :]
@@ -385,14 +390,14 @@ class Trainer:
         return fires or self._length_done() is not None
 
     def _length_done(self):
-        """Returns the (length, unit) that the stop trigger knows, if training has reached it."""
+        """Returns (length, unit) of the stop trigger if training has reached it; otherwise None."""
         length = interval.training_length(self.stop_trigger)
         return length if length and interval.has_reached(self.updater, *length) else None
 
     def _what_is_done(self):
         length = self._length_done()
         if length is None:
-            return f"the stop trigger fires, {self.updater.iteration} iterations are done"
+            return f"the stop trigger fires after {self.updater.iteration} iterations"
         n, unit = length
         return f"{min(interval.progress(self.updater, unit), n):g} of {n:g} {unit}s are done"
 
@@ -415,10 +420,11 @@ class Trainer:
         if is_loading(serializer):
             self.is_resumed = self.is_resumed or getattr(serializer, "restores", True)
             self._earlier_elapsed_time = float(elapsed_time)
-            # An extension may load a snapshot (autoload) when the clock is already running.
+            # An extension with autoload may load a snapshot when the clock is already running.
             if self._started_at is not None:
                 self._started_at = time.perf_counter()
-            # The stop trigger has not seen the iteration that the snapshot ended with.
+            # The stop trigger has not seen the observation of the last iteration before the
+            # snapshot.
             self.observation = {
                 name: tuple(value) if isinstance(value, list) else value
                 for name, value in observation.items()
@@ -426,14 +432,14 @@ class Trainer:
             self._outstanding = outstanding
 
     def _device_ids(self):
-        """Returns the ids of the GPUs that the models are on."""
+        """Returns the ids of the GPUs on which the models are."""
         optimizers = self.updater.get_all_optimizers().values()
         devices = {optimizer.target.device for optimizer in optimizers}
         return sorted(d.device.id for d in devices if isinstance(d, backend.GpuDevice))
 
 
 class _NoCopies:
-    """Stands for the copies of ranks that cannot be lost."""
+    """Replaces the copies of the state if ranks cannot be lost."""
 
     def resume(self):
         return False
@@ -457,7 +463,8 @@ def _first_given(*values):
 
 
 def _scalars(observation):
-    """The entries of an observation that summaries accept: numbers, or pairs of them, for JSON."""
+    """Returns the entries of an observation that summaries accept, in JSON types: numbers, or pairs
+    of numbers."""
     found = {}
     for name, value in observation.items():
         is_pair = isinstance(value, tuple) and len(value) == 2
@@ -473,14 +480,14 @@ def _serialize_json(serializer, key, value):
 
 
 def _ignore(*args):
-    """Stands for a hook that a plain function lacks."""
+    """Replaces a hook that a plain function does not have."""
 
 
 def _call_all(hooks, error):
-    """Calls every hook, even after one has raised.
+    """Calls every hook, even if an earlier hook has raised an exception.
 
-    Their exceptions are noted on ``error``, the exception that ends training; if that is None, the
-    first of them is raised.
+    The exceptions of hooks are noted on ``error``, the exception that ends training; if it is None,
+    the first exception of a hook is raised.
     """
     first = error
     for description, hook in hooks:
@@ -503,7 +510,7 @@ def _announce(error):
         file=sys.stderr,
         flush=True,
     )
-    # A finalizer that never returns must not hide where the exception was raised.
+    # If a finalizer never returns, the traceback must be printed nevertheless.
     alarm = threading.Timer(TIME_TO_FINALIZE, traceback.print_exception, [error])
     alarm.daemon = True
     alarm.start()

@@ -166,7 +166,8 @@ def test_differing_iterators(comm):
 
 def test_an_iterator_without_known_order(comm):
     with pytest.raises(
-        TypeError, match="actual_iterator must be a SerialIterator or derive from it, not list"
+        TypeError,
+        match="actual_iterator must be a SerialIterator or an instance of a subclass, not list",
     ):
         create_sharded_iterator([1, 2], comm)
 
@@ -303,5 +304,5 @@ def test_joining_no_samples(comm):
     joined = create_joined_iterator(actual, comm, repeat=False)
     assert list(joined) == [] and joined.n_batches == 0
     assert joined.epoch == joined.epoch_detail == 0 and not joined.is_new_epoch
-    with pytest.raises(ValueError, match="no rank has samples, but one must"):
+    with pytest.raises(ValueError, match="no rank has samples, but repeat=True needs"):
         create_joined_iterator(actual, comm)

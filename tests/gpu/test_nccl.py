@@ -130,5 +130,5 @@ def test_collectives_run_on_the_gpu_of_their_arrays(communicator):
     assert gathered.device.id == 1
     assert cupy.cuda.get_device_id() == 0
     assert communicator.allreduce(x).get().tolist() == [1, 1, 1]
-    with pytest.raises(ValueError, match=r"rank 0 exchanges arrays of GPU 1.*is on GPU 0"):
+    with pytest.raises(ValueError, match=r"rank 0 uses arrays of GPU 1.*an array on GPU 0"):
         communicator.iallgather(cupy.ones(3, "f"))

@@ -254,12 +254,12 @@ def test_share_near_the_gpu(machine, mode, wanted, listings):
 @pytest.mark.parametrize(
     ("machine_of", "n", "why_not"),
     [
-        ({"processors": 4}, 5, "5 ranks have 4 cores"),
-        ({"processors": 8, "threads_per_core": 2}, 5, "5 ranks have 4 cores"),
+        ({"processors": 4}, 5, "5 ranks have only 4 cores"),
+        ({"processors": 8, "threads_per_core": 2}, 5, "5 ranks have only 4 cores"),
         (
             {"processors": 8, "limit": "250000 100000"},
             2,
-            "a quota of 2.5 cores' time belongs to no particular cores",
+            "the CPU quota of 2.5 cores does not name cores to bind ranks to",
         ),
     ],
 )

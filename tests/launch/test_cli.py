@@ -112,8 +112,8 @@ def test_arguments_after_two_dashes(place, capsys):
         (["-n", "2"], "no script given, e.g. mpchain-launch -n 2 train"),
         (["-n", "2", "-m"], "no module given, e.g. mpchain-launch -n 2 -m train"),
         (["-n", "2", "missing.py"], "no script 'missing.py' in "),
-        (["-n", "2", "python", "a.py"], "name the script without python: "),
-        (["-n", "2", "/usr/bin/python3.11", "a.py"], "name the script without /usr/bin/python3.11"),
+        (["-n", "2", "python", "a.py"], "pass the script without python: "),
+        (["-n", "2", "/usr/bin/python3.11", "a.py"], "pass the script without /usr/bin/python3.11"),
         (["-n", "2", "-m", "mpchain_missing.part"], "no module named 'mpchain_missing.part'"),
         (["-n", "2", "-m", ".part"], "no module named '.part'"),
         (
@@ -126,7 +126,7 @@ def test_arguments_after_two_dashes(place, capsys):
             "must be a positive number of seconds, not '0'",
         ),
         (["-n", "1", "--grace", "nan", "train.py"], "must be a positive number of seconds"),
-        (["-n", "1", "--env", "9A=1", "train.py"], "--env takes NAME=VALUE or NAME, not '9A=1'"),
+        (["-n", "1", "--env", "9A=1", "train.py"], "--env must be NAME=VALUE or NAME, not '9A=1'"),
         (["-n", "1", "--env", "MISSING", "train.py"], "--env MISSING: this variable is not set"),
         (["-n", "1", "--restarts", "-1", "train.py"], "must be a whole number of at least 0"),
         (["-n", "1", "--resume", "train.py"], "--resume needs --checkpoint-dir"),
@@ -139,8 +139,8 @@ def test_arguments_after_two_dashes(place, capsys):
         (["-n", "2", "--hosts", "a", "--hostfile", "b", "train.py"], "not allowed with argument"),
         (
             ["-n", "4", "--hosts", "a:1,b:2", "train.py"],
-            "4 ranks need 4 slots, and the hosts have 3 (a:1,b:2): ask for more, take fewer ranks, "
-            "or add --oversubscribe",
+            "4 ranks need 4 slots, and the hosts have 3 (a:1,b:2): ask for more slots, use fewer "
+            "ranks, or add --oversubscribe",
         ),
     ],
 )
@@ -250,7 +250,7 @@ def test_what_is_special_is_said(place, capsys):
     ]
     assert lines == [
         "mpchain-launch: warning: 3 ranks on 2 cores (oversubscribed): expect slower steps",
-        "mpchain-launch: 3 ranks share 1 GPU; NCCL needs one for each rank",
+        "mpchain-launch: 3 ranks share 1 GPU; NCCL needs one GPU for each rank",
     ]
 
 
@@ -336,7 +336,7 @@ NEEDED = f"--elastic needs Open MPI 5 with ULFM ({mpirun.INSTALL}): "
 def test_elastic_where_open_mpi_lacks_ulfm(elastic_mpirun, capsys, tmp_path):
     elastic_mpirun("no")
     sentence = complaint(capsys, "-n", "2", "--elastic", "train.py")
-    fault = f"{tmp_path}/mpirun was built without ULFM, says {tmp_path}/ompi_info"
+    fault = f"{tmp_path}/mpirun was built without ULFM, according to {tmp_path}/ompi_info"
     assert f"{NEEDED}{fault} (" in sentence
     (tmp_path / "ompi_info").unlink()
     sentence = complaint(capsys, "-n", "2", "--elastic", "train.py")
@@ -348,7 +348,7 @@ def test_elastic_where_open_mpi_lacks_ulfm(elastic_mpirun, capsys, tmp_path):
     [
         (mpirun.Mpich("/x/mpirun"), "/x/mpirun is not Open MPI's"),
         (mpirun.Srun("/x/srun"), "/x/srun is not Open MPI's"),
-        (None, "there is no mpirun: it is not Open MPI's"),
+        (None, "there is no mpirun: --elastic needs Open MPI's"),
     ],
 )
 def test_elastic_with_something_else_than_open_mpi(place, capsys, starter, fault):
@@ -373,4 +373,4 @@ def test_spare_ranks_need_slots(place, capsys):
     assert "5 ranks, 1 of them spare, need 5 slots, and the hosts have 4 (a:2,b:2)" in line
     options[2] = "4"
     line = complaint(capsys, "-n", "auto", *options, "train.py")
-    assert "--spares 4 leaves none of the 4 slots to ranks that work" in line
+    assert "--spares 4 leaves none of the 4 slots to ranks that train" in line

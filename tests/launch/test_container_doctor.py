@@ -96,7 +96,7 @@ def test_a_container_that_does_not_start():
     assert inside == {}
     assert (finding.item, finding.verdict, finding.host) == ("container", "FAIL", "container")
     assert finding.found.startswith("a library was built for a newer system")
-    assert finding.hint.startswith("this must work by itself: 'sh -c ")
+    assert finding.hint.startswith("this command must work by itself: 'sh -c ")
 
 
 @pytest.fixture
@@ -146,9 +146,7 @@ def test_ranks_inside(apptainer, monkeypatch, spoiled, verdict):
     words = [*apptainer, "--bind", os.getcwd(), "train.sif", sys.executable]
     (finding,) = container_doctor.try_ranks(words, FOUND)
     assert (finding.item, finding.verdict) == ("ranks inside", verdict)
-    expected = (
-        "each of two ranks is alone: what starts them is not of the MPI library that they load"
-    )
+    expected = "each of two ranks is alone: their starter is not of the MPI library that they load"
     assert finding.hint == (
         f"{expected}; start mpchain-launch inside the container" if spoiled else ""
     )

@@ -84,7 +84,7 @@ def test_host_without_gpus():
         ("nccl", {"error": "ImportError: libnccl"}, "WARN", "'mpchain[gpu]'"),
         ("cudnn", {"error": "PackageNotFoundError"}, "note", "'mpchain[gpu]'"),
         ("shared memory", GIB // 16, "WARN", "--shm-size"),
-        ("free disk", GIB // 2, "WARN", "free some, or choose another folder"),
+        ("free disk", GIB // 2, "WARN", "free some space, or choose another folder"),
         ("cuda aware", "unknown", "note", "through host memory unless NCCL"),
     ],
 )
@@ -171,9 +171,14 @@ def test_mpirun_whose_jobs_cannot_be_elastic(examine, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("item", "value", "verdict", "words"),
     [
-        ("container", "Docker", "note", "an mpirun outside must be of the MPI, and the version"),
+        (
+            "container",
+            "Docker",
+            "note",
+            "an mpirun outside must be the same MPI, in the same version",
+        ),
         ("locked_memory", 65536, "WARN", "set ulimit -l unlimited"),
-        ("temporary_files", 1 << 20, "WARN", "set TMPDIR to a local folder with room"),
+        ("temporary_files", 1 << 20, "WARN", "set TMPDIR to a local folder with space"),
         ("process_limit", 100, "WARN", "ulimit -u 65536"),
         ("address_space", GIB, "WARN", "ulimit -v unlimited"),
         ("memory", GIB // 2, "WARN", "ask for more (--mem of Slurm, mem of PBS)"),
@@ -209,7 +214,7 @@ def test_clocks_apart():
     other = HEALTHY | {"clock": HEALTHY["clock"] + 400}
     (finding,) = doctor.compare({"a": HEALTHY, "b": other})
     assert (finding.item, finding.found) == ("clocks differ", "by 400 s")
-    assert finding.hint.endswith("set them by NTP")
+    assert finding.hint.endswith("set the clocks by NTP")
     near = HEALTHY | {"clock": HEALTHY["clock"] + 100}
     assert lines(doctor.compare({"a": HEALTHY, "b": near})).keys() == {"hosts"}
 
@@ -249,9 +254,9 @@ def plant(folder, name, words):
 @pytest.mark.parametrize(
     ("plugins", "verdict", "words"),
     [
-        ("none pmi2", "note", "for lack of pmix: use mpirun"),
+        ("none pmi2", "note", "it lacks pmix: use mpirun"),
         ("none pmix pmi2", "ok", ""),
-        ("none", "note", "for lack of pmix: use mpirun"),
+        ("none", "note", "it lacks pmix: use mpirun"),
     ],
 )
 def test_plug_ins_of_srun(monkeypatch, tmp_path, plugins, verdict, words):
@@ -281,7 +286,7 @@ LIST = "MPI plugin types are... none pmix pmi2\nspecific pmix plugin versions av
         (
             "MCA pmix: isolated",
             *("pmix_v4", "note", "(PMIx 4)"),
-            "your Open MPI was built without Slurm's PMI, so that srun cannot start its ranks: use "
+            "your Open MPI was built without Slurm's PMI, so srun cannot start its ranks: use "
             "mpirun (mpchain-launch)",
         ),
     ],
@@ -308,7 +313,7 @@ def test_pmix_of_open_mpi_5(monkeypatch, tmp_path):
     ("words", "cause"),
     [
         ("echo size 2; echo size 2", ""),
-        ("echo size 1; echo size 1", "each of two ranks is alone: what starts them is not of the"),
+        ("echo size 1; echo size 1", "each of two ranks is alone: their starter is not of the"),
         ("echo 'srun: error: Invalid MPI type' >&2; exit 1", "Slurm lacks the plug-in for MPI"),
         ("echo ModuleNotFoundError: no mpi4py >&2; exit 1", "ModuleNotFoundError: no mpi4py"),
         ("exit 3", "code 3"),
@@ -357,7 +362,7 @@ def test_pbs_on_a_host_without_the_list(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))  # srun is not on the path
     (finding,) = batch_doctor.judge(mpirun.OpenMpi("/x/mpirun"), {"PBS_NODEFILE": "/nowhere"})
     assert (finding.verdict, finding.found) == ("FAIL", "cannot read /nowhere")
-    assert "start there, or give --hosts" in finding.hint
+    assert "start there, or pass --hosts" in finding.hint
 
 
 def test_lsf_without_blaunch(monkeypatch, tmp_path):
@@ -438,7 +443,7 @@ SUMMARY = "Connection summary: (pml)\n  on-host:  all connections are sm\n"
 def test_transports(line, adapters, verdict, found):
     finding = transports.judge(SUMMARY + line, BETWEEN, adapters)
     assert (finding.verdict, finding.found) == (verdict, found + FAST)
-    assert ("use an Open MPI with UCX" in finding.hint) == (verdict == "WARN")
+    assert ("use an Open MPI or an MPICH with UCX" in finding.hint) == (verdict == "WARN")
 
 
 # MPICH 5.0.2 prints this with UCX and with libfabric.
@@ -463,7 +468,7 @@ MPICH_BY_OFI = (
 def test_transports_of_mpich(output, verdict, found):
     finding = transports.judge(output, BETWEEN, has_adapters=True)
     assert (finding.verdict, finding.found) == (verdict, found + FAST)
-    assert ("or an MPICH with it" in finding.hint) == (verdict == "WARN")
+    assert ("or an MPICH with UCX" in finding.hint) == (verdict == "WARN")
 
 
 @pytest.mark.parametrize(("version", "verdict"), [("5.0.9", "ok"), ("5.0.11", "note")])

@@ -109,7 +109,7 @@ def test_rank_that_another_one_kills(run, script):
     code, output, errors = run("-n", 3, "--elastic", script(HEAD + text + SUM))
     assert code == 0, errors
     assert sorted(output.splitlines()) == ["[0] sum 2", "[2] sum 2"]
-    assert "; another rank ended it: it was stopped for 20 s; " in report_of(errors)[1]
+    assert "; another rank ended this rank: it was stopped for 20 s; " in report_of(errors)[1]
 
 
 def test_exception_ends_the_job(run, script):

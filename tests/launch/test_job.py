@@ -466,7 +466,7 @@ def test_killed_rank_is_no_fault_of_pmix(start, script):
     """
     code, _, errors = start("-n", 2, script(deed)).finish()
     assert code == 128 + signal.SIGKILL
-    assert "do not understand each other" not in errors
+    assert "does not understand the PMIx of" not in errors
 
 
 def test_timeout(start, script):
@@ -592,7 +592,7 @@ def test_stacks_are_in_the_log_files(run, script, tmp_path):
     """)
     code, _, errors = run("-n", 2, "--log-dir", tmp_path, path)
     assert code == 4
-    words = f"what each rank printed, and where it was, is in {tmp_path}/rank_*.log"
+    words = f"the output of each rank, and its stacks, are in {tmp_path}/rank_*.log"
     assert own_lines(errors)[-2] == f"mpchain-launch:   {words}"
     text = (tmp_path / "rank_0.log").read_text()
     assert "mpchain-launch: where this rank was:" in text

@@ -192,7 +192,7 @@ PLANTED = [
         "Open MPI 5.0.11, full /tmp (here)",
         "[vm:15476] PMIX ERROR: PMIX_ERR_FILE_WRITE_FAILURE in file ptl_base_listener.c at line\n"
         "The PMIx server's listener thread failed to start. We cannot\ncontinue.\n",
-        "set TMPDIR to a local folder with room",
+        "set TMPDIR to a local folder with space",
     ),
     (
         "Open MPI 5.0.11, read-only /tmp (here)",

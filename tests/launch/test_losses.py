@@ -103,7 +103,7 @@ def test_notes_come_before_or_after_the_loss_and_in_pieces(make):
     note(losses, job.ranks[0], event="recovered", ranks=[1, 3], iterations=3, seconds=0.26)
     assert lines_of(losses) == [
         "lost 2 of 4 ranks:",
-        "rank 1 of 4 on a was killed; another rank ended it: it was stopped; "
+        "rank 1 of 4 on a was killed; another rank ended this rank: it was stopped; "
         "3 iterations repeated, 0.3 s",
         "rank 3 of 4 on a was lost; 3 iterations repeated, 0.3 s",
     ]
@@ -138,7 +138,7 @@ def test_rank_that_only_others_lost_is_ended(make):
     job.loop.run(until=lambda: job.ranks[1].was_killed)
     assert not job.ranks[2].was_killed
     losses.take(job.ranks[1], "was killed", 137)
-    assert lines_of(losses)[2].endswith("; the other ranks had lost it: silent")
+    assert lines_of(losses)[2].endswith("; the other ranks had lost this rank: silent")
 
 
 def test_reason_of_a_restart(make):

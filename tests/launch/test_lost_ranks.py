@@ -54,4 +54,4 @@ import threading
 threading.Event().wait(60)
 """
     code, _, errors = run(command=("-c", code))
-    assert (code, errors) == (75, "rank 3 was lost before MPI was ready here\n")
+    assert (code, errors) == (75, "rank 3 was lost before MPI was ready in this process\n")

@@ -106,7 +106,7 @@ def test_none(make_mpirun):
 def test_unknown_kind(make_mpirun, refusal):
     path = make_mpirun("path", "a carpenter")
     assert refusal() == (
-        f"{path} is neither Open MPI's nor MPICH's, according to its --version; "
+        f"{path} belongs neither to Open MPI nor to MPICH, according to its --version; "
         "install one of them with: pip install 'mpchain[mpi]'"
     )
 
@@ -176,7 +176,7 @@ def test_kind_that_does_not_fit_the_library(make_mpirun, make_library, refusal):
 
 
 def test_srun(make_mpirun, make_library, refusal):
-    assert refusal("srun") == "no srun in PATH: --mpi srun is for Slurm"
+    assert refusal("srun") == "no srun in PATH: --mpi srun needs Slurm"
     path = make_mpirun("path", "slurm 24.05", name="srun")
     assert mpirun.find() is None
     assert mpirun.find(in_slurm=True).path == mpirun.find("srun").path == path

@@ -258,13 +258,13 @@ def test_small_mpijob(write):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--scheduler", "slurm", "-n", "auto"], "-n auto is known only on the hosts"),
+        (["--scheduler", "slurm", "-n", "auto"], "-n auto needs the hosts"),
         (["--scheduler", "slurm", "-n", "8", "--nodes", "3"], "3 does not divide the 8 ranks"),
         (["--scheduler", "kubernetes", "-n", "1"], "needs --image, with mpchain and the script"),
-        (["--scheduler", "slurm", "-n", "1", "--image", "x"], "--image is for"),
+        (["--scheduler", "slurm", "-n", "1", "--image", "x"], "--image needs"),
         (
             ["--scheduler", "kubernetes", "-n", "1", "--image", "x", "--setup", "y"],
-            "--setup is for batch scripts",
+            "--setup is only for batch scripts",
         ),
         (["--scheduler", "slurm", "-n", "1", "--time", "60"], "must be hours:minutes:seconds"),
         (["--scheduler", "cron", "-n", "1"], "invalid choice: 'cron'"),
@@ -273,7 +273,7 @@ def test_small_mpijob(write):
         (["--scheduler", "pbs", "-n", "1", "--directive=-x\ny"], "must be one line of text"),
         (
             ["--scheduler", "kubernetes", "-n", "1", "--image", "x", "--env", "A=\udcff"],
-            "a manifest holds Unicode texts alone, not b'--env=A=\\xff'",
+            "words in a manifest must be Unicode text, not b'--env=A=\\xff'",
         ),
     ],
 )

@@ -64,7 +64,7 @@ def test_transports(run, script, variables, words):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (FULL, "free /tmp, or set TMPDIR to a local folder with room"),
+        (FULL, "free /tmp, or set TMPDIR to a local folder with space"),
         ("mount -t tmpfs -o ro tmpfs {0}; ", "set TMPDIR to a local folder that you can write"),
         ("mount -t tmpfs -o size=1m tmpfs /dev/shm; ", "docker run --shm-size=8g"),
     ],

@@ -74,7 +74,7 @@ def test_files_and_versions(diagnose, tmp_path):
     assert found["shared memory"]["verdict"] == "WARN"
     assert found["shared memory"]["hint"].endswith("docker run --shm-size=8g")
     assert found["temporary files"]["verdict"] == "WARN"
-    assert "set TMPDIR to a local folder with room" in found["temporary files"]["hint"]
+    assert "set TMPDIR to a local folder with space" in found["temporary files"]["hint"]
     assert found["folders"]["verdict"] == "FAIL"
     assert found["folders"]["found"] == f"cannot write {tmp_path}"
     assert found["mpi4py differs"]["verdict"] == "FAIL"
@@ -99,4 +99,4 @@ def test_a_clock_that_differs(diagnose, tmp_path):
     found = diagnose("b", "true", env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})["clocks differ"]
     assert found["verdict"] == "WARN"
     assert re.fullmatch(r"by [34]\d\d s", found["found"])  # the hosts answer at different moments
-    assert found["hint"].endswith("set them by NTP")
+    assert found["hint"].endswith("set the clocks by NTP")

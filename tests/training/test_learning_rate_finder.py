@@ -148,7 +148,7 @@ def test_the_loss_is_the_mean_of_all_ranks():
 
 @pytest.mark.parametrize("options", [{"lowest": 2.0}, {"lowest": 0.0}, {"n_iterations": 1}])
 def test_wrong_arguments(options):
-    with pytest.raises(ValueError, match="it needs 0 < lowest < highest and at least 2 iterations"):
+    with pytest.raises(ValueError, match="0 < lowest < highest and at least 2 iter"):
         training.find_learning_rate(Falling(lambda lr: 1.0), **options)
 
 

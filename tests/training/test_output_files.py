@@ -284,7 +284,7 @@ def test_a_log_of_many_files(make_trainer, tmp_path):
     [((2, "iteration"), "2 of 2 iterations are done: there is nothing left to train\n"),
      ((1, "iteration"), "1 of 1 iterations are done: "),
      ((0.5, "epoch"), "0.5 of 0.5 epochs are done: "),
-     (lambda trainer: True, "the stop trigger fires, 2 iterations are done: ")],
+     (lambda trainer: True, "the stop trigger fires after 2 iterations: ")],
 )  # fmt: skip
 def test_a_training_that_is_over_says_so(make_trainer, tmp_path, stop, text, capsys):
     train(make_trainer, tmp_path, EXTENSIONS["log"])

@@ -129,8 +129,7 @@ def test_fail_on_non_number(tmp_path):
     trainer.extend(spoil)
     with pytest.raises(
         RuntimeError,
-        match="parameter /predictor/l2/b of optimizer 'main' holds NaN or infinity after it"
-        "eration 4",
+        match=r"parameter /predictor/l2/b of optimizer 'main' has .* infinite after iteration 4",
     ):
         trainer.run()
 

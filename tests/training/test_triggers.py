@@ -223,7 +223,7 @@ def test_best_value_is_not_reported():
     with pytest.raises(
         KeyError,
         match="MinValueTrigger: 'loss' was not reported in the interval that ends at "
-        "iteration 4; reported there: 'other'",
+        "iteration 4; the values reported there are: 'other'",
     ):
         fire_on(trigger, [1.0, 2.0, None, None])
 
@@ -274,7 +274,7 @@ def test_early_stopping_says_why(capsys):
     trigger = triggers.EarlyStoppingTrigger((1, "iteration"), "loss", patience=1, verbose=True)
     fire_on(trigger, [2.0, 3.0])
     assert capsys.readouterr().out == (
-        "training ends early, after 0 epochs: loss was best 1 checks ago: 2\n"
+        "training ends early, after 0 epochs: the best loss was 2, 1 checks ago\n"
     )
 
 

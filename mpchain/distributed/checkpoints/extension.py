@@ -17,22 +17,22 @@ from mpchain.training.progress import print_line
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Checkpoint(Extension):
-    """Saves the trainer on all ranks once an epoch, and resumes. ``checkpoint`` is another name.
+    """Saves the trainer on all ranks once an epoch, and resumes from the latest checkpoint.
 
-    Add it on every rank. It copies the state, then writes the copy in the background: one rank
-    writes each value that several ranks share, and each rank writes its part of a divided value. A
-    checkpoint is valid only when the parts of all ranks are on the disk; older checkpoints are then
-    deleted. Any number of ranks
-    can load it, and training continues in mid-epoch.
+    ``checkpoint`` is another name of this class. Add the extension on every rank. It copies the
+    state, then writes the copy in the background: one rank writes each value that several ranks
+    share, and each rank writes its part of a divided value. A checkpoint is valid only when the
+    parts of all ranks are on the disk; older checkpoints are then deleted. Any number of ranks can
+    load a checkpoint, and training continues in mid-epoch.
 
-    While training runs, another job that would write to the same folder is refused, with a
-    RuntimeError that names the first one.
+    While training runs, a second job that would write to the same folder fails with a RuntimeError
+    that names the first job.
 
-    A failure to write is raised at the next checkpoint or at the end of training, on the rank on
-    which it happened.
+    An error of writing is raised at the next checkpoint or at the end of training, on the rank on
+    which writing failed.
 
     Args:
-        comm: the ranks; one process, too.
+        comm: the communicator of the ranks; one process may use the extension, too.
         folder: folder of the checkpoints, in the trainer's folder unless it is absolute; all ranks
             must see it.
         n_retains: the number of checkpoints to keep; 0 or less keeps all.
@@ -71,7 +71,7 @@ class Checkpoint(Extension):
         self._has_failed = False
 
     def initialize(self, trainer: Trainer) -> None:
-        """Loads the latest checkpoint, if asked to."""
+        """Loads the latest checkpoint if ``autoload`` is set."""
         self._path = path = observers.folder(os.path.join(trainer.out, self.folder))
         self._run, self._lock = open_folder(path, self.comm)
         if self.autoload:
@@ -84,7 +84,7 @@ class Checkpoint(Extension):
     def __call__(self, trainer: Trainer) -> None:
         """Saves the trainer."""
         self._finish()
-        # Initialize has set the path and the run.
+        # `initialize` has set the path and the run.
         assert self._path is not None and self._run is not None
         self._latest = name = layout.name_of(trainer.updater.iteration)
         self._saving = Saving(self._path, name, self._run, self.comm, trainer, self.n_retains)
@@ -97,14 +97,14 @@ class Checkpoint(Extension):
             self._saving.abandon()
             self._saving = None
         self._latest = None
-        assert self._path is not None  # initialize has set the path
+        assert self._path is not None  # `initialize` has set the path
         self._lock.release()
         self._run, self._lock = open_folder(self._path, self.comm)
 
     def on_error(self, trainer: Trainer, exc: BaseException, tb: TracebackType | None) -> None:
-        """Saves the trainer if Ctrl-C or SIGTERM ended training, if asked to."""
-        # A signal ends all ranks after the same iteration. Any other failure is only on this rank,
-        # so the others would not take part.
+        """Saves the trainer if Ctrl-C or SIGTERM ended training and ``on_interrupt`` is set."""
+        # A signal ends training on all ranks after the same iteration. Any other failure is only on
+        # this rank, so the other ranks would not take part in a checkpoint.
         if not trainer.is_interrupted:
             self._has_failed = True
         elif self.on_interrupt and self._latest != layout.name_of(trainer.updater.iteration):

@@ -1,15 +1,15 @@
 """Files of a checkpoint.
 
-A folder ``iteration_<n>`` is a checkpoint. It is found only by this name, which it gets
-when all of its content is on the disk:
+A checkpoint is a folder ``iteration_<n>``, which gets this name when all of its files are on the
+disk:
 
 - ``part_<r>.npz``: the values that rank r wrote. One rank writes each value that several ranks
   share, such that all ranks write about the same amount.
-- ``manifest.json``: the number of ranks, size and SHA-256 of each part, which part holds which
-  value, and a checksum of the manifest itself.
+- ``manifest.json``: the number of ranks, the size and SHA-256 of each part, the part that holds
+each value, and a checksum of the manifest itself.
 
-While it is being written, the folder is called ``.iteration_<n>.<id of the run>.tmp``. A checkpoint
-that turned out to be damaged is called ``iteration_<n>.damaged``.
+While a checkpoint is being written, its folder is called ``.iteration_<n>.<id of the run>.tmp``. A
+checkpoint that turned out to be damaged is called ``iteration_<n>.damaged``.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ Path: TypeAlias = str | os.PathLike[str]
 
 MANIFEST = "manifest.json"
 SECONDS_TO_APPEAR = 30.0
-"""Seconds for which an existing file may be invisible: hosts cache folders of a file server."""
+"""Seconds for which an existing file may be invisible: hosts cache folders of file servers."""
 
 _NAME = r"iteration_(\d+)"
 _LONGEST_PAUSE = 0.5
@@ -50,7 +50,7 @@ def name_of(iteration: int) -> str:
 
 
 def temporary_name_of(name: str, run: str) -> str:
-    """Returns the name of a checkpoint's folder while a run of that id writes it.
+    """Returns the name of a checkpoint's folder while the run with that id writes the files.
 
     >>> temporary_name_of("iteration_7", "f00")
     '.iteration_7.f00.tmp'
@@ -63,8 +63,8 @@ def find(folder: Path, pattern: str = _NAME, are_folders: bool = True) -> list[s
 
     Args:
         folder: the folder, which need not exist.
-        pattern: regular expression of their names, with a group for the number of the iteration.
-        are_folders: whether they are folders, or files.
+        pattern: regular expression for the names, with a group for the number of the iteration.
+        are_folders: whether the checkpoints are folders; if not, they are files.
 
     >>> find("missing")
     []
@@ -79,7 +79,7 @@ def find(folder: Path, pattern: str = _NAME, are_folders: bool = True) -> list[s
 
 
 def make_folder(folder: Path) -> None:
-    """Creates a folder, and those above it, so that they survive a power failure."""
+    """Creates a folder and its missing parents, so that they survive a power failure."""
     if os.path.isdir(folder):
         return
     os.makedirs(folder, exist_ok=True)
@@ -87,7 +87,7 @@ def make_folder(folder: Path) -> None:
     for above in path.parents:  # the trainer may just have made these folders, too
         if above.stat().st_dev != path.stat().st_dev:
             break
-        with contextlib.suppress(PermissionError):  # another job made this folder
+        with contextlib.suppress(PermissionError):  # another user may own this folder
             sync_folder(above)
 
 
@@ -101,7 +101,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def remove(folder: Path, name: str, run: str) -> None:
-    """Removes a checkpoint, or the link to it; it is never seen incomplete under its name."""
+    """Removes a checkpoint or the link to it; its name never refers to an incomplete checkpoint."""
     doomed = os.path.join(folder, temporary_name_of(name + ".old", run))
     os.rename(os.path.join(folder, name), doomed)
     if os.path.islink(doomed):
@@ -121,7 +121,7 @@ def set_aside(folder: Path, name: str) -> str:
 
 
 def commit(folder: Path, name: str, run: str) -> None:
-    """Gives a complete folder its final name, durably."""
+    """Renames a complete folder to its final name, so that a power failure cannot undo it."""
     temporary, final = (os.path.join(folder, n) for n in (temporary_name_of(name, run), name))
     sync_folder(temporary)
     # An earlier run wrote this folder, and the present one resumed before that iteration.
@@ -145,7 +145,7 @@ def write_json(path: Path, content: object) -> None:
 
 
 def write_message(path: Path, content: object) -> None:
-    """Writes a file that other ranks wait for, and that need not survive the job."""
+    """Writes a file that :func:`read_json` verifies, but that need not survive the job."""
     with open(f"{path}.tmp", "w", encoding="utf-8") as file:
         file.write(_with_checksum(content))
     os.replace(f"{path}.tmp", path)
@@ -160,14 +160,14 @@ def open_when_visible(path: Path) -> IO[bytes]:
     """Opens a file that exists, even if the file system does not show it yet.
 
     Raises:
-        FileNotFoundError: it did not appear within :data:`SECONDS_TO_APPEAR`.
-        DamagedFileError: something else has its name, such as a folder or a pipe.
+        FileNotFoundError: the file did not appear within :data:`SECONDS_TO_APPEAR`.
+        DamagedFileError: the path is not a regular file, but a folder or a pipe, for example.
     """
     name, end, pause = os.path.basename(path), time.monotonic() + SECONDS_TO_APPEAR, 0.01
     while True:
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
-                raise DamagedFileError(f"{name} is damaged: it is no regular file")
+                raise DamagedFileError(f"{name} is damaged: it is not a regular file")
             return open(path, "rb")
         except FileNotFoundError:
             if time.monotonic() + pause > end:
@@ -196,8 +196,8 @@ def read_json(path: Path) -> Any:
     """Reads and verifies a file that :func:`write_json` or :func:`write_message` wrote.
 
     Raises:
-        DamagedFileError: its content is wrong.
-        OSError: it cannot be read.
+        DamagedFileError: the content does not match its checksum.
+        OSError: the file cannot be read.
     """
     with open_when_visible(path) as file:
         content = file.read()
@@ -211,7 +211,7 @@ def read_json(path: Path) -> Any:
 
 
 def seal_of(path: Path) -> dict[str, Any]:
-    """Returns size in bytes and SHA-256 of a file.
+    """Returns the size in bytes and SHA-256 of a file.
 
     >>> seal_of(os.devnull)["bytes"]
     0
@@ -222,15 +222,15 @@ def seal_of(path: Path) -> dict[str, Any]:
 
 
 def find_damage(path: Path, seal: dict[str, Any], keys: Collection[str]) -> str:
-    """Returns the fault of a part file; empty if there is none.
+    """Returns what is damaged in a part file; the empty string if nothing is.
 
     Args:
         path: the file.
-        seal: its size and SHA-256.
-        keys: names of the arrays that it must hold.
+        seal: the file's size in bytes and SHA-256, as :func:`seal_of` returned them.
+        keys: names of the arrays that the file must hold.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     name = os.path.basename(path)
     try:

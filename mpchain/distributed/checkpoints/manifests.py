@@ -14,9 +14,9 @@ def read(path: Path) -> dict[str, Any]:
     """Reads and verifies the manifest of a checkpoint.
 
     Raises:
-        DamagedFileError: its content is wrong; the message names the entry.
-        SerializationError: another version of mpchain wrote it.
-        OSError: it cannot be read.
+        DamagedFileError: the manifest is not valid; the message names the entry.
+        SerializationError: another version of mpchain wrote the checkpoint.
+        OSError: the file cannot be read.
     """
     file = os.path.join(path, MANIFEST)
     manifest = read_json(file)

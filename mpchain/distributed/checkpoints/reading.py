@@ -31,17 +31,17 @@ T = TypeVar("T")
 def load_checkpoint(folder: layout.Path, target: object, comm: Communicator) -> int | None:
     """Restores an object from the latest intact checkpoint; collective.
 
-    All files of a checkpoint are verified before the object is changed. If the content of one is
-    wrong, rank 0 warns and renames the checkpoint, and the one before it is loaded.
+    All files of a checkpoint are verified before the object is changed. If the content of a file is
+    wrong, rank 0 warns and renames the checkpoint, and the checkpoint before it is loaded.
 
-    On the number of ranks that saved it, each rank gets back its own state, bit by bit. On another
-    number, values that were divided among the ranks are divided anew. Values of single ranks
+    If the number of ranks is the saved one, each rank gets back its own state, bit by bit.
+    Otherwise, values that were divided among the ranks are divided anew. Values of single ranks
     (random states, states of extensions that only some ranks have) stay with their rank. New ranks
-    get those of the last one, but keep their own random states if those of the ranks differed.
-    Persistent values of links that differ, such as the statistics of batch normalization, are
-    combined: floating-point values are averaged over the ranks (as
-    :class:`~mpchain.distributed.extensions.AllreducePersistent` does); of integers, which are
-    counts, the greatest is taken.
+    get the values of the last saved rank, but keep their own random states if the saved ones
+    differed between ranks. Persistent values of links that differ, such as the statistics of batch
+    normalization, are combined: floating-point values are averaged over the ranks (as
+    :class:`~mpchain.distributed.extensions.AllreducePersistent` does); integers are counts, so
+    the greatest one is used.
 
     Args:
         folder: folder of the checkpoints.
@@ -49,14 +49,15 @@ def load_checkpoint(folder: layout.Path, target: object, comm: Communicator) -> 
         comm: the communicator of the ranks.
 
     Returns:
-        The number of the checkpoint; None if the folder has none.
+        The number of the checkpoint; None if the folder has no checkpoint.
 
     Raises:
-        OSError: a rank cannot read a file; raised on all ranks, and nothing is renamed. A file that
-            is not visible is looked for again, for half a minute. If it is missing then, on a disk
-            of the only host, the checkpoint counts as damaged.
-        SerializationError: every checkpoint is damaged, and nothing is renamed; or one does not fit
-            the object, does not fit this number of ranks, or has the format of a later version.
+        OSError: a rank cannot read a file; raised on all ranks, and nothing is renamed. For half a
+            minute, the rank tries again to find a missing file. If the folder is on a disk of the
+            only host, the checkpoint then counts as damaged.
+        SerializationError: every checkpoint is damaged, and nothing is renamed; or a checkpoint
+            does not fit the object, does not fit this number of ranks, or has the format of a
+            later version.
 
     Example:
         >>> import tempfile
@@ -104,11 +105,12 @@ def latest_whole(
     """Finds the latest intact checkpoint.
 
     Args:
-        names: the checkpoints, the oldest first.
+        find_damage: function that returns what is damaged in a checkpoint; the empty string if
+            nothing is.
         find_damage: function that returns the fault of a checkpoint; empty if there is none.
 
     Returns:
-        The latest intact checkpoint, or None; and the fault of each later one.
+        The latest intact checkpoint, or None; and a dict from each later checkpoint to its damage.
 
     Example:
         >>> latest_whole([1, 2, 3], {1: "", 2: "", 3: "checksum mismatch"}.get)
@@ -124,7 +126,7 @@ def latest_whole(
 
 
 def _read_manifest(path, comm):
-    """Returns the manifest of a checkpoint, or None and its fault; on rank 0 only."""
+    """Returns on rank 0 the manifest of a checkpoint and "", or None and what is damaged."""
     if comm.rank != 0:
         return None
     try:
@@ -144,7 +146,8 @@ def _may_be_hidden(path, comm):
 
 
 def _find_damage(path, manifest, comm):
-    """Returns faults in this rank's share of the part files; empty if there are none."""
+    """Returns the damage in this rank's share of the part files; the empty string if there is
+    none."""
     damages = []
     for number in range(comm.rank, manifest["ranks"], comm.size):
         keys = [
@@ -180,13 +183,13 @@ def _restore(path, manifest, target, comm):
 
 
 class Values(Mapping):
-    """The values that a rank gets from a checkpoint, by name. Each is read when it is asked for.
+    """A mapping from names to the values that a rank gets from a checkpoint. Access reads a value.
 
     Args:
         path: folder of the checkpoint.
         manifest: the manifest of the checkpoint.
         rank, size: this rank, and the number of ranks now.
-        stack: closes the files.
+        stack: the context that closes the part files when it ends.
     """
 
     def __init__(
@@ -216,7 +219,7 @@ class Values(Mapping):
         return self._read(key, entries[0])
 
     def header(self, key: str) -> tuple[tuple, np.dtype] | None:
-        """Returns (shape, dtype) of a value; None for None."""
+        """Returns (shape, dtype) of a value; None if the value is None."""
         entries = self._chosen(key)
         header = self._part(entries[0]).header(key)
         if "start" in entries[0]:
@@ -224,7 +227,7 @@ class Values(Mapping):
         return self._header_of_all(key, entries) if len(entries) > 1 else header
 
     def _chosen(self, key):
-        """Returns the entries that make up this rank's value: one, several to combine, or parts."""
+        """Returns the entries of this rank's value: one entry, several to combine, or all parts."""
         if key not in self:
             raise KeyError(key)
         entries = self._table[key]
@@ -235,7 +238,8 @@ class Values(Mapping):
         return [entry for entry in entries if like in entry["ranks"]] or entries[:1]
 
     def _header_of_all(self, key, entries):
-        """Returns (shape, dtype) that another number of ranks gets if the ranks' values differ."""
+        """Returns (shape, dtype) of a combined value, which another number of ranks gets if the
+        ranks' values differ."""
         headers = {self._part(entry).header(key) for entry in entries}
         if len(headers) == 1 and all("persistent" in entry for entry in entries):
             shape, dtype = next(iter(headers)) or ((), np.dtype(bool))
@@ -266,7 +270,9 @@ class Values(Mapping):
             at += part.size
         shape = entries[0]["shape"]
         if at != sum(part.size for _, part in parts) or at != math.prod(shape):
-            raise SerializationError(f"{key!r}: the parts of the ranks do not make up the whole")
+            raise SerializationError(
+                f"{key!r}: the parts of the ranks do not make up the whole array of shape {shape}"
+            )
         return np.concatenate([part for _, part in parts]).reshape(shape)
 
     def _read(self, key, entry):

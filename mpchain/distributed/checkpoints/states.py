@@ -15,11 +15,12 @@ from mpchain.typing import Array
 
 @dataclasses.dataclass
 class Value:
-    """One value, or the part of it that this rank holds.
+    """One value of an object, or the part of the value that this rank holds.
 
     Attributes:
         array: the value, or the elements of its part.
-        start: index of the part's first element in the flattened whole; None for the whole.
+        start: index of the part's first element in the flattened value; None if it is the whole
+            value.
         shape: the shape of the whole value.
         is_persistent: whether the value is a persistent value of a link.
 
@@ -34,7 +35,7 @@ class Value:
     is_persistent: bool = False
 
     def digest(self) -> str:
-        """Returns a text that is the same only for the same value."""
+        """Returns a checksum of the dtype, shape, position and bytes of the value."""
         head = repr((self.array.dtype.descr, self.array.shape, self.start, self.shape))
         digest = hashlib.blake2b(head.encode(), digest_size=16)
         digest.update(np.ascontiguousarray(self.array).reshape(-1).view(np.uint8))
@@ -82,7 +83,7 @@ class StateSerializer(DictionarySerializer):
         Args:
             key: name of the array.
             part: flat array of the elements that this rank holds.
-            start: index of the first of them in the flattened whole, in C order.
+            start: index of the part's first element in the flattened whole array, in C order.
             shape: the shape of the whole array.
         """
         array = _copy(key, part)

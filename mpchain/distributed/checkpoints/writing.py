@@ -18,7 +18,7 @@ from mpchain.serializers.npz import write_npz
 from mpchain.training.output_files import FileLock
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.03
-_ENTRY = 300  # overhead in bytes of an array in a file
+_ENTRY = 300  # bytes of a file that each array takes besides its elements
 
 
 def save_checkpoint(
@@ -34,7 +34,7 @@ def save_checkpoint(
         n_retains: the number of checkpoints to keep; 0 or less keeps all.
 
     Raises:
-        OSError: this rank's part cannot be written. Other ranks then wait for it.
+        OSError: this rank's part cannot be written. The other ranks then wait for that part.
         RuntimeError: another job is writing checkpoints to the folder.
         ValueError: ``iteration`` is not an integer of at least 0.
 
@@ -62,10 +62,10 @@ def open_folder(folder: Path, comm: Communicator) -> tuple[str, FileLock]:
     """Prepares a folder for checkpoints of this run, and locks it; collective.
 
     Returns:
-        An id of the run, and the lock, which rank 0 holds; release it on all ranks.
+        The id of the run, and the lock. Only rank 0 holds the lock, but all ranks release it.
 
     Raises:
-        FileNotFoundError: some ranks see another folder.
+        FileNotFoundError: some ranks do not see the folder of rank 0.
         RuntimeError: another job is writing checkpoints to the folder; raised on all ranks.
     """
     run = comm.bcast_obj(os.urandom(4).hex())
@@ -85,7 +85,7 @@ def open_folder(folder: Path, comm: Communicator) -> tuple[str, FileLock]:
                 RuntimeWarning,
                 stacklevel=4,
             )
-        # Otherwise this process may still be writing the files.
+        # If this process already held the lock, it may still be writing the files.
         if lock.is_new or lock.is_unsupported:
             layout.remove_leftovers(folder)
         with open(probe, "wb"):
@@ -145,7 +145,7 @@ class Saving:
         """Waits until the checkpoint is whole.
 
         Raises:
-            Exception: the error of this rank's writing.
+            Exception: the error that ended the writing on this rank.
         """
         with waiting_for(self._comm, f"the writing of the checkpoint {self.name} by all ranks"):
             wait_until(lambda: not self._thread.is_alive())
@@ -234,10 +234,10 @@ def assign(indexes: list[dict[str, dict]]) -> dict[tuple[str, str], int]:
     """Chooses the rank that writes each value, so that all ranks write about the same amount.
 
     Args:
-        indexes: for each rank, digest and size of the values that it holds, by name.
+        indexes: for each rank, a dict from the name of each value to its digest and size in bytes.
 
     Returns:
-        Rank by (name, digest).
+        A dict from (name, digest) to the rank that writes the value.
 
     Example:
         >>> assign([{"W": {"digest": "d0", "bytes": 8}}, {"W": {"digest": "d1", "bytes": 8}}])
@@ -259,17 +259,17 @@ def assign(indexes: list[dict[str, dict]]) -> dict[tuple[str, str], int]:
 def list_values(
     indexes: list[dict[str, dict]], writers: dict[tuple[str, str], int]
 ) -> dict[str, list[dict]]:
-    """Returns the table of a manifest, which locates the values.
+    """Returns the table of a manifest, which says where each value is.
 
     Args:
         indexes: see :func:`assign`.
         writers: the result of :func:`assign`.
 
     Returns:
-        A dict by name of lists, with one entry per different value or part of one: ``part``, the
-        number of the file that holds it; ``ranks``, the ranks that have the value; for a part of an
-        array also ``start``, its first element, and ``shape`` of the whole; for a persistent value
-        of a link, ``persistent``.
+        A dict from each name to a list with one entry per different value or part: ``part`` is the
+        number of the file that holds it; ``ranks`` are the ranks that have the value; for a part of
+        an array, ``start`` is the index of its first element and ``shape`` the shape of the whole
+        array; ``persistent`` marks a persistent value of a link.
     """
     table = {}
     for rank, index in enumerate(indexes):

@@ -1,4 +1,4 @@
-"""Communicators: groups of ranks that exchange arrays and objects."""
+"""Communicators: groups of ranks that send each other arrays and objects."""
 
 import math
 import os
@@ -37,7 +37,7 @@ _CLASSES = {
 ELASTIC_VARIABLE = "MPCHAIN_ELASTIC"
 
 MICRO_SHARDS = 12
-"""Default number of parts into which a reproducible communicator divides batches."""
+"""Default number of micro-shards into which a reproducible communicator divides batches."""
 
 
 def create_communicator(
@@ -53,46 +53,50 @@ def create_communicator(
 ) -> Communicator:
     """Makes the communicator of this launch.
 
-    One process, started without ``mpirun`` or as its only rank, gets a :class:`Communicator`, which
-    needs no mpi4py. With several ranks an uncaught exception on one of them ends all of them, by a
-    hook that is installed here (:mod:`mpchain.distributed.global_except_hook`).
+    A single process, started without ``mpirun`` or as its only rank, gets a :class:`Communicator`,
+    which needs no mpi4py. With several ranks, an uncaught exception on one rank ends all ranks;
+    this function installs the hook that does so (:mod:`mpchain.distributed.global_except_hook`).
 
     Args:
-        communicator_name: None chooses: NCCL if there are GPUs and NCCL, else MPI. ``naive`` and
-            ``non_cuda_aware``: MPI, CuPy arrays through host memory; ``flat``: a CUDA-aware MPI,
-            which gets CuPy arrays directly; ``pure_nccl`` (also ``hierarchical``,
-            ``two_dimensional``, ``single_node``): NCCL for CuPy arrays, MPI for all else;
-            ``dummy``: gradients are not exchanged, to measure the cost of the exchange.
+        communicator_name: None chooses NCCL if there are GPUs and NCCL, and otherwise MPI.
+            ``naive`` and ``non_cuda_aware`` use MPI, and copy CuPy arrays through host memory;
+            ``flat`` uses a CUDA-aware MPI, which gets CuPy arrays directly; ``pure_nccl`` (also
+            ``hierarchical``, ``two_dimensional``, ``single_node``) uses NCCL for CuPy arrays and
+            MPI for all else; ``dummy`` does not sum gradients, which shows how much time the sums
+            take.
         mpi_comm: ``mpi4py.MPI.Comm`` of the ranks; None means all of the job.
         allreduce_grad_dtype: dtype in which gradients are summed: float16, float32 or float64; NCCL
             only.
-        batched_copy: kept for ChainerMN's programs; gradients are always exchanged in buckets.
+        batched_copy: kept for ChainerMN's programs; gradients are always summed in buckets.
         reproducible: whether any number of ranks computes the same parameters and persistent values
             (running statistics) to the bit. :class:`~mpchain.distributed.MultiNodeUpdater`, or
             ``update`` of a multi-node optimizer within ``comm.batch``, then divides each batch into
-            ``micro_shards`` parts, whose gradients are summed in a fixed order. This is slower: the
-            batch is processed in that many small steps, and summation waits for the last one.
-            Convolutions on CPUs are then sums of products in the whole process, not tiles.
-        micro_shards: the number of parts, at least the number of ranks. Bits are the same on all
-            numbers of ranks up to this number, which is a part of the result. Steps are fastest
-            if the ranks divide it, since the others wait for a rank that has one part more.
+            ``micro_shards`` micro-shards, whose gradients are summed in a fixed order. Training is
+            slower: a step computes its micro-shards one after another, and sums only after the
+            last one. All convolutions of this process on the CPU are then computed as sums of
+            products, not in tiles.
+        micro_shards: the number of micro-shards, at least the number of ranks. The result depends
+            on it, but is the same on all numbers of ranks up to it. Steps are fastest if it is a
+            multiple of the number of ranks; otherwise ranks wait for those with one micro-shard
+            more.
         timeout: seconds after which a rank that waits for others ends the job, if one of them does
             not work: it is stopped or dead, or has neither computed nor read nor written for that
-            long. A report names that rank, and the location of each rank. As long as all of them
-            work, the waiting rank reports the wait once, and waits up to 1800 s (or ``timeout``, if
-            that is longer), or without limit at the end of the program. None: the environment
-            variable ``MPCHAIN_COLLECTIVE_TIMEOUT``, or 300; ``inf``: it waits forever.
+            long. A report names that rank, and says where in the program each rank is. As long as
+            all of them work, the waiting rank reports the wait once, and waits up to 1800 s (or
+            ``timeout``, if that is longer), or without limit at the end of the program. None uses
+            the environment variable ``MPCHAIN_COLLECTIVE_TIMEOUT``, or 300; with ``inf``, ranks
+            wait forever.
         elastic: whether training continues without ranks that die, or that are killed because they
-            do not work for ``timeout`` seconds
-            (:class:`~mpchain.distributed.InMemoryCheckpoint`). It needs Open MPI, started by
-            ``mpirun --with-ft ulfm`` or ``mpchain-launch --elastic``. None: whether the environment
-            variable ``MPCHAIN_ELASTIC`` is 1.
+            do not work for ``timeout`` seconds (:class:`~mpchain.distributed.InMemoryCheckpoint`).
+            Training then needs Open MPI, started by ``mpirun --with-ft ulfm`` or ``mpchain-launch
+            --elastic``. None is True if the environment variable ``MPCHAIN_ELASTIC`` is 1.
 
     Raises:
         ValueError: the name is unknown, ``allreduce_grad_dtype`` does not fit it,
             ``micro_shards`` is less than the number of ranks, or ``timeout`` is not positive.
         RuntimeError: mpi4py is missing under ``mpirun``; ``mpirun`` and mpi4py belong to different
-            MPI installations; NCCL is named but there is no GPU; ``elastic`` with another MPI.
+            MPI installations; NCCL is named but there is no GPU; or ``elastic`` is set but the MPI
+            library cannot lose ranks.
 
     Example:
         >>> comm = mpchain.create_communicator()
@@ -133,9 +137,7 @@ def _choose_class(name, mpi_comm):
         try:
             cuda.check_cuda_available()
         except RuntimeError as error:
-            raise RuntimeError(
-                f"create_communicator: {name!r} moves arrays between GPUs: {error}"
-            ) from error
+            raise RuntimeError(f"create_communicator: {name!r} needs a GPU: {error}") from error
         try:
             find_binding()
         except RuntimeError as error:
@@ -155,7 +157,10 @@ def _has_nccl():
 
 def _gradient_dtype(communicator_class, dtype):
     if communicator_class is not NcclCommunicator:
-        raise ValueError("create_communicator: allreduce_grad_dtype is for NCCL communicators only")
+        raise ValueError(
+            f"create_communicator: allreduce_grad_dtype={dtype!r} needs a communicator of NCCL, "
+            "such as 'pure_nccl'; leave it out for others"
+        )
     dtype = np.dtype(dtype)
     if dtype.name not in ("float16", "float32", "float64"):
         raise ValueError(
@@ -189,7 +194,7 @@ def _ranks(mpi_comm):
         variable = environment.SPARES_VARIABLE
         raise RuntimeError(
             f"create_communicator: {n} of the {mpi.COMM_WORLD.size} ranks are spare "
-            f"({variable}): let run_elastic make the communicator; they wait there"
+            f"({variable}): call run_elastic, which makes the communicator and lets them wait"
         )
     return mpi.COMM_WORLD
 

@@ -1,4 +1,4 @@
-"""Arrays that ranks can exchange: checks, descriptions, pieces of messages, partitions."""
+"""Checks and describes arrays that ranks send, and cuts arrays into messages and partitions."""
 
 import functools
 import sys
@@ -50,7 +50,7 @@ class BFloat16:
     def encode(x: Array) -> Array:
         bits = x.astype(np.float32).view(np.uint32)
         rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
-        is_nan = (bits & 0x7FFFFFFF) > 0x7F800000  # rounding could turn these into infinity
+        is_nan = (bits & 0x7FFFFFFF) > 0x7F800000  # rounding could turn NaNs into infinities
         xp = backend.get_array_module(x)
         return xp.where(is_nan, (bits >> 16) | 0x40, rounded).astype(np.uint16)
 
@@ -71,11 +71,11 @@ _DTYPES = {np.dtype(name) for name in _NAMES if name != "bfloat16"}
 _SUMMED = {dtype for dtype in _DTYPES if not is_half(dtype)}
 
 PIECE = 2**30
-"""Elements in one message: MPI libraries before version 4 count in 32-bit integers."""
+"""The most elements in one message: MPI libraries before version 4 count in 32-bit integers."""
 
 
 def summed_dtype(dtype: np.dtype) -> np.dtype | None:
-    """Returns the dtype in which ranks sum arrays of a dtype; None if they cannot exchange them.
+    """Returns the dtype in which ranks sum arrays of a dtype; None if they cannot send the dtype.
 
     >>> summed_dtype(np.dtype("float16")), summed_dtype(np.dtype("int8"))
     (dtype('float32'), None)
@@ -86,7 +86,7 @@ def summed_dtype(dtype: np.dtype) -> np.dtype | None:
 
 
 def check_array(function: str, argument: str, x: object) -> Array:
-    """Returns ``x``, a NumPy scalar as an array; raises TypeError if ranks cannot exchange it.
+    """Returns ``x`` as an array; raises TypeError if ranks cannot send it.
 
     >>> check_array("allreduce", "x", np.float32(2))
     array(2., dtype=float32)
@@ -98,9 +98,9 @@ def check_array(function: str, argument: str, x: object) -> Array:
     if isinstance(x, Variable):
         differentiable = function.removeprefix("i")
         raise TypeError(
-            f"{function}: {argument} must be an array, not a {type(x).__name__}: "
-            f"mpchain.distributed.functions.{differentiable} exchanges Variables, and can be "
-            "differentiated; x.array is the array alone"
+            f"{function}: {argument} must be an array, not a {type(x).__name__}: pass x.array, "
+            f"or call mpchain.distributed.functions.{differentiable}, which takes Variables "
+            "and can be differentiated"
         )
     if isinstance(x, (tuple, list)):
         raise TypeError(f"{function}: {argument} must be one array, not a {type(x).__name__}")
@@ -117,7 +117,7 @@ def check_array(function: str, argument: str, x: object) -> Array:
 
 
 def check_arrays(function: str, argument: str, xs: Sequence[Array], size: int) -> list[Array]:
-    """Returns the list of ``xs``; raises ValueError if it does not hold ``size`` arrays."""
+    """Returns ``xs`` as a list; raises ValueError if it does not hold ``size`` arrays."""
     if not hasattr(xs, "__len__") or len(xs) != size:
         held = f"{len(xs)}" if hasattr(xs, "__len__") else f"a {type(xs).__name__}"
         raise ValueError(
@@ -147,10 +147,13 @@ def check_addends(
     >>> check_addends("iallreduce", np.ones(2), "float16")
     """
     if type(x) is np.ndarray and x.dtype in _SUMMED and x.flags.c_contiguous and wire_dtype is None:
-        return  # this is the usual case
+        return  # most arrays need no other check
     check_contiguous(function, x)
     if summed_dtype(x.dtype) != x.dtype:
-        raise ValueError(f"{function}: x must not be {x.dtype}, to be summed in place")
+        raise ValueError(
+            f"{function}: x must be an array of a dtype that can be summed in place (int32, int64, "
+            f"float32 or float64), not {x.dtype}"
+        )
     if wire_dtype not in wire_dtypes or (wire_dtype is not None and not is_floating(x.dtype)):
         raise ValueError(
             f"{function}: wire_dtype must be one of {', '.join(map(str, wire_dtypes))}, and "
@@ -171,8 +174,8 @@ def check_pieces(function: str, x: Array, size: int, wire_dtype: str | None = No
 
 
 def check_room(function: str, x: object, out: Array | None, size: int) -> Array:
-    """Returns ``x`` as :func:`check_array`; raises ValueError if ``out``, unless it is None, is no
-    room for such an array of each rank.
+    """Returns ``x`` as an array; raises ValueError if ``out`` is neither None nor an array that can
+    hold such an array of each rank.
 
     >>> check_room("iallgather", np.ones(2), np.empty((3, 2)), size=3)
     array([1., 1.])
@@ -190,7 +193,8 @@ def check_room(function: str, x: object, out: Array | None, size: int) -> Array:
 
 
 def check_parts(function: str, parts: Sequence[Array] | None, x: Array) -> None:
-    """Raises ValueError if arrays, one after the other, are not as the elements of ``x``.
+    """Raises ValueError unless ``parts`` are flat arrays that together have the size and dtype of
+    ``x``.
 
     >>> check_parts("iallreduce", [np.ones(2), np.ones(1)], np.ones(3))
     """
@@ -200,12 +204,12 @@ def check_parts(function: str, parts: Sequence[Array] | None, x: Array) -> None:
             given = ", ".join(f"{y.shape} {y.dtype}" for y in parts)
             raise ValueError(
                 f"{function}: parts must be flat contiguous arrays of {x.dtype} with {x.size} "
-                f"elements together, as x; they are {given}"
+                f"elements together, like x, but are {given}"
             )
 
 
 def describe(x: Array) -> tuple[tuple[int, ...], str, bool]:
-    """Describes an array for its receiver: shape, dtype, and whether on a GPU.
+    """Returns the shape and dtype of an array, and whether it is on a GPU, for its receiver.
 
     >>> describe(np.zeros((2, 3)))
     ((2, 3), '<f8', False)
@@ -215,7 +219,7 @@ def describe(x: Array) -> tuple[tuple[int, ...], str, bool]:
 
 
 def make_room(description: tuple[tuple[int, ...], str, bool]) -> Array:
-    """Returns an uninitialized array for a description of :func:`describe`.
+    """Returns an uninitialized array that fits the result of :func:`describe`.
 
     >>> make_room(((2, 3), "<f8", False)).shape
     (2, 3)
@@ -256,8 +260,8 @@ def byte_pieces(array: Array) -> Iterator[Array]:
 
 @functools.lru_cache(maxsize=256)
 def partition(n: int, index: int, n_parts: int) -> tuple[int, int]:
-    """Returns the range of one of ``n_parts`` parts of ``n`` things; the first parts may have one
-    more than the last ones.
+    """Returns the range (begin, end) of part ``index`` when ``n`` items are divided into
+    ``n_parts`` parts; the first parts may have one item more than the last parts.
 
     >>> [partition(7, i, 3) for i in range(3)]
     [(0, 3), (3, 5), (5, 7)]
@@ -268,9 +272,10 @@ def partition(n: int, index: int, n_parts: int) -> tuple[int, int]:
 
 
 def on_gpu_of_arrays(communicator_class: _Class) -> _Class:
-    """Class decorator: a communicator's methods make the GPU of their arrays the current one.
+    """Decorates a communicator class: its methods make the GPU of their arrays the current one.
 
-    Where they get no CuPy array, as receivers, that is the communicator's ``gpu``, unless None.
+    A method that gets no CuPy array, such as on a receiver, makes the communicator's ``gpu`` the
+    current one, unless ``gpu`` is None.
 
     >>> on_gpu_of_arrays(type("OneMore", (type(comm),), {})).__name__
     'OneMore'

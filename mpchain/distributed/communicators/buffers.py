@@ -1,4 +1,4 @@
-"""Arrays that ranks sum often."""
+"""Buffers: arrays that are made once and summed or gathered in again and again."""
 
 import functools
 from collections.abc import Generator, Mapping, Sequence
@@ -17,11 +17,11 @@ from mpchain.typing import Array
 
 class Buffer:
     """An array that is summed with messages that have their own tags, so that sums of several
-    buffers can begin in any order. The buffer is the base of the user's array, which keeps it
-    alive.
+    buffers can begin in any order. The buffer is the base of the user's array, so that the array
+    keeps the buffer alive.
 
     Args:
-        array: the array.
+        array: the flat host array that ranks sum.
         group: the group of the ranks; None if a subclass overrides :meth:`sum`.
         tag: tag of the messages; the next tag is used, too.
 
@@ -41,33 +41,34 @@ class Buffer:
         self.address = self.__array_interface__["data"][0]
 
     def fits(self, x: Array) -> bool:
-        """Returns whether ``x`` is the whole array."""
+        """Returns whether ``x`` has the dtype and the size of the array."""
         return x.dtype == self.array.dtype and x.size == self.array.size
 
     def sum(self, narrow: object) -> Generator[None, None, None]:
-        """Sums over the ranks, as a generator; for ``narrow`` see
+        """Returns a generator that sums the array over the ranks; for ``narrow`` see
         :func:`~mpchain.distributed.communicators.progress.sum_over`."""
-        assert self._group is not None  # only SharedBuffer has none, and it overrides this
+        assert self._group is not None  # only SharedBuffer, which overrides this, has no group
         return progress.sum_over(self._group, self.array, self._tag, narrow)
 
     def sum_pieces(self, narrow: object) -> Generator[None, None, None]:
-        """Sums this rank's piece over the ranks, as a generator; the array has an equal piece
-        for each rank, in their order. The other pieces have no certain values afterwards."""
-        assert self._group is not None  # only SharedBuffer has none, and it overrides this
+        """Sums one segment of the array over the ranks, as a generator. The array consists of one
+        equal segment for each rank, in the order of the ranks. The segments for other ranks are
+        undefined afterwards."""
+        assert self._group is not None  # only SharedBuffer, which overrides this, has no group
         pieces = list(self.array.reshape(len(self._group.ranks), -1))
         stages = _stages(self._group, narrow)
         total = yield from progress.sum_pieces(stages, pieces, self._tag, narrow)
         pieces[self._group.index][...] = total
 
     def gather(self, piece: Array, n_ranks: int) -> Generator[None, None, Array]:
-        """Gathers a flat piece of each rank at the beginning of the array, as a generator.
+        """Gathers a flat array of each rank at the beginning of the buffer, as a generator.
 
         Returns:
-            The array that holds them, flat.
+            The flat view of the buffer that holds the gathered arrays.
         """
         whole = self.array.view(piece.dtype)[: piece.size * n_ranks]
         pieces = list(whole.reshape(n_ranks, -1))
-        assert self._group is not None  # only SharedBuffer has none, and it overrides this
+        assert self._group is not None  # only SharedBuffer, which overrides this, has no group
         pieces[self._group.index][...] = piece
         stages = _stages(self._group)
         yield from progress.exchange_pieces(stages, pieces, self._tag + 1)
@@ -75,13 +76,13 @@ class Buffer:
 
 
 class SharedBuffer(Buffer):
-    """A :class:`Buffer` for hosts whose ranks share memory: only sums of a host's ranks are sent.
+    """A :class:`Buffer` for ranks that share memory: hosts send each other only the host's sums.
 
     Args:
         shared: the arrays of the host's ranks.
         slot: the index of this array among this rank's arrays.
-        groups: the ranks that sum a part over the hosts, by part.
-        n_parts: the number of parts of a sum.
+        groups: for each part of the buffer, the group of ranks that sums the part over the hosts.
+        n_parts: the number of parts into which a sum is divided.
         hosts: the ranks of each host, in the order of the hosts.
         rank: this rank.
         tag: see :class:`Buffer`.
@@ -112,8 +113,9 @@ class SharedBuffer(Buffer):
         return sum_in_shared_memory(self._shared, sums, self._n_parts, self._slot)
 
     def _places(self, n):
-        """Returns for each part the places of its ranks' pieces of ``n`` elements, by host: a part
-        of pieces has the rank of that number on each host that has one."""
+        """Returns for each part a list, by host, of the slices that hold its segments of ``n``
+        elements: rank ``part`` of each host owns the segments of that part, if the host has so many
+        ranks."""
         owners = {part: [host[part : part + 1] for host in self._hosts] for part in self._groups}
         return {
             part: [slice(n * ranks[0], n * (ranks[0] + 1)) if ranks else slice(0) for ranks in of]
@@ -146,8 +148,8 @@ class SharedBuffer(Buffer):
 
 
 def _stages(group, narrow=None):
-    """Returns the groups in which pieces are summed or exchanged, none for one rank. Narrow sums
-    have one stage, which rounds once."""
+    """Returns the groups in which segments are summed or gathered, one after another; an empty list
+    for one rank. Sums of rounded messages have one stage, so that they round once."""
     if len(group.ranks) == 1:
         return []
     return group.stages if narrow is None else [group]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @arrays.on_gpu_of_arrays
 class Communicator(PointToPoint):
-    """A group of ranks that exchange arrays and objects; this class is the group of one process.
+    """Ranks that send each other arrays and objects; this class is the group of one process.
 
     Here every collective is the identity. Subclasses provide the transport: the object methods,
     :meth:`barrier`, :meth:`iallreduce` and the methods whose names begin with an underscore. All
@@ -40,7 +40,7 @@ class Communicator(PointToPoint):
     Operations whose names begin with i (``iallreduce``, ...) only start. Every rank must start the
     same operations in the same order, and must not use the arrays until they are complete. They
     return a request: ``Test()`` lets messages progress, also those of all other requests, and
-    returns whether the operation is complete; ``Wait()`` waits for that and returns the result.
+    returns whether the operation is complete; ``Wait()`` waits until it is, and returns the result.
 
     Only one thread at a time may use a communicator. Threads that communicate at the same time need
     separate communicators from :meth:`split`, created in the same order on all ranks.
@@ -53,16 +53,18 @@ class Communicator(PointToPoint):
         gpu: the ``cupy.cuda.Device`` that connects this rank to the others; None if there is none.
         timeout: seconds after which a rank that waits for others that do not work ends the job; may
             be set.
-        sums_gradients: whether multi-node optimizers exchange gradients.
+        sums_gradients: whether multi-node optimizers sum gradients over the ranks.
         lost_ranks: the reasons why ranks were lost, by rank id in the whole job.
-        dependents: objects whose ``fit_to_ranks()`` :meth:`shrink` calls, which then forget what
-            depends on the number of ranks; keys of a weak dictionary, in the order of their making.
+        dependents: objects whose ``fit_to_ranks()`` :meth:`shrink` calls, so that they forget what
+            depends on the number of ranks; keys of a weak dictionary, in the order of their
+            creation.
         spares: the spare processes that can replace lost ranks; None if there are none.
         watch: the watchdog of the communicator's collectives; None in one process.
         hosts: the ranks of each host.
         is_connected: whether NCCL already connects the ranks.
         uses_nccl: whether arrays on GPUs are summed there, by NCCL.
-        is_captured_alike, n_captures: whether they have been, and how many were begun.
+        is_captured_alike: whether all ranks have captured the same collectives in graphs of GPUs.
+        n_captures: the number of captures that were begun.
         within_config_scope: whether attributes that are set become configuration entries; see
             :meth:`config_scope`.
 
@@ -123,7 +125,7 @@ class Communicator(PointToPoint):
     # Subclasses override these methods, which transport messages.
 
     def barrier(self) -> None:
-        """Waits until every rank has called it.
+        """Waits until every rank has called ``barrier``.
 
         >>> comm.barrier()
         """
@@ -167,7 +169,7 @@ class Communicator(PointToPoint):
         return obj
 
     def alltoall_obj(self, objs: Sequence) -> list:
-        """Returns the list of the objects that each rank has at this rank's place in its ``objs``.
+        """Returns a list, by rank: from each rank's ``objs``, the object at the index of this rank.
 
         >>> comm.alltoall_obj(["from 0 to 0"])
         ['from 0 to 0']
@@ -175,7 +177,7 @@ class Communicator(PointToPoint):
         return list(objs)
 
     def ibarrier(self) -> Request:
-        """Begins to wait until every rank has called it.
+        """Begins to wait until every rank has called ``ibarrier``.
 
         >>> comm.ibarrier().Test()
         True
@@ -183,7 +185,7 @@ class Communicator(PointToPoint):
         return Request()
 
     def ibcast(self, x: Array, root: int = 0) -> Request:
-        """Begins to fill a contiguous array with the root's, of the same shape and dtype.
+        """Begins to fill a contiguous array with the root's array of the same shape and dtype.
 
         >>> comm.ibcast(np.ones(2)).Wait()
         array([1., 1.])
@@ -197,13 +199,14 @@ class Communicator(PointToPoint):
 
         Args:
             x: the array.
-            out: None, or on all ranks room for the result: a contiguous host array of shape
+            out: None, or, on all ranks, an array for the result: a contiguous host array of shape
                 (size, ...). If it starts at the address of an array from :meth:`make_buffers`,
                 hosts send gathered data to each other only once.
 
         Returns:
-            A request whose result is a new array of shape (size, ...), or ``out``. In a buffer, the
-            ranks of a host share the result; it stays until this rank gathers in the buffer again.
+            A request whose result is a new array of shape (size, ...), or ``out``. The ranks of a
+            host share a result in a buffer; it stays valid until this rank gathers in the buffer
+            again.
 
         >>> comm.iallgather(np.ones(2)).Wait()
         array([[1., 1.]])
@@ -215,17 +218,17 @@ class Communicator(PointToPoint):
         return Request(out)
 
     def ireduce_scatter(self, x: Array, wire_dtype: str | None = None) -> Request:
-        """Begins to sum over the ranks the arrays at this rank's place in their ``x``.
+        """Begins to sum ``x[r]`` over the ranks for each rank r, which gets only that sum.
 
         Args:
             x: contiguous array of shape (size, ...), dtype int32, int64, float32 or float64. An
                 array from :meth:`make_buffers`, in that shape, is summed in place: hosts send each
-                other only sums, and what it holds for other ranks is lost.
+                other only sums, and the elements for other ranks are undefined afterwards.
             wire_dtype: ``float16``, ``bfloat16`` or None; see :meth:`iallreduce`.
 
         Returns:
-            A request whose result is a new array of shape ``x.shape[1:]``, or that part of the
-            buffer.
+            A request whose result is a new array of shape ``x.shape[1:]``, or this rank's part of
+            the buffer.
 
         >>> comm.ireduce_scatter(np.ones((comm.size, 2))).Wait()
         array([1., 1.])
@@ -248,15 +251,16 @@ class Communicator(PointToPoint):
         Args:
             x: contiguous array of dtype int32, int64, float32 or float64. An array from
                 :meth:`make_buffers` is summed faster.
-            wire_dtype: ``float16`` or ``bfloat16``: a float array is rounded to that for messages,
-                but summed in its own dtype; between ranks that share memory there are no messages.
+            wire_dtype: ``float16`` or ``bfloat16``: a float array is rounded to that dtype in
+                messages, but summed in its own dtype; ranks that share memory send no messages.
                 ``sparse``: messages have only the elements that are not 0, of a float array on the
                 host; the sum is exact. None: the sum is exact.
-            factor: factor that multiplies this rank's array first. All ranks give one, or none do.
-            parts: flat contiguous arrays of the dtype of ``x`` with as many elements. This rank
-                then adds them, one after the other, and ``x`` only gets the sum; NCCL copies none
-                of them. They have the same sizes on all ranks, and stay unchanged until the
-                request was waited for.
+            factor: number by which this rank's array is multiplied first. All ranks pass a factor,
+                or none does.
+            parts: flat contiguous arrays of the dtype of ``x`` with as many elements together. This
+                rank then adds their concatenation instead of ``x``, which only gets the sum; NCCL
+                copies none of the parts. They have the same sizes on all ranks, and must not change
+                before the request is complete.
 
         Returns:
             A request whose result is ``x``.
@@ -291,8 +295,8 @@ class Communicator(PointToPoint):
 
         Args:
             x: the array.
-            place: the location in the program, for reports; by default it is looked up, which takes
-                some microseconds.
+            place: the site of the call, for reports; by default it is looked up, which takes some
+                microseconds.
 
         >>> (x,) = comm.make_buffers([(2, np.float64)])
         >>> x[:] = 1
@@ -305,10 +309,10 @@ class Communicator(PointToPoint):
         """Begins an operation that consists of other operations.
 
         Args:
-            steps: generator that begins sums and gathers over these ranks, one after another, each
-                after it has the result of the one before by
-                ``result = yield from request.steps()``. It continues whenever a request is asked.
-                Other operations may be begun before or after one of its sums, on each rank.
+            steps: generator that begins sums and gathers over these ranks, one after another. It
+                gets the result of each of them by ``result = yield from request.steps()``, and
+                continues whenever a program calls ``Test`` or ``Wait`` of a request. Other
+                operations may be begun before or after one of its sums, on each rank.
 
         Returns:
             A request whose result is the return value of the generator.
@@ -333,12 +337,13 @@ class Communicator(PointToPoint):
         Ranks on one host share their memory, and sum in place.
 
         Args:
-            specifications: pairs of a number of elements and a dtype, the same on all ranks.
-            n_slots: the number of arrays for each of these. A sum is over one of each rank, which
-                chooses it; all but the first take no memory before they are used.
+            specifications: pairs (number of elements, dtype), the same on all ranks.
+            n_slots: the number of slots, which are arrays, for each specification. In a sum, each
+                rank chooses one of its slots. All slots but the first take no memory before they
+                are used.
 
         Returns:
-            Flat arrays of zeros, those of the same specification one after the other.
+            Flat arrays of zeros; the slots of a specification follow one another.
 
         >>> comm.make_buffers([(2, "float32"), (1, "int64")])
         [array([0., 0.], dtype=float32), array([0])]
@@ -352,7 +357,7 @@ class Communicator(PointToPoint):
         """Sums a contiguous array over the ranks, in place."""
 
     def _sum_at(self, array, root):
-        """Sums a contiguous array over the ranks, in place at the root; elsewhere it is lost."""
+        """Sums a contiguous array over the ranks, in place at the root; others lose its values."""
 
     def gradient_dtype(self, dtype: np.dtype) -> np.dtype:
         """Returns the dtype in which gradients of ``dtype`` are summed.
@@ -368,7 +373,7 @@ class Communicator(PointToPoint):
     def bcast(self, x: Array | None, root: int = 0) -> Array:
         """Returns the root's array on every rank.
 
-        At the root that is ``x`` itself; on the others ``x`` may be None.
+        At the root, the result is ``x`` itself; on the other ranks ``x`` may be None.
 
         >>> comm.bcast(np.ones(2))
         array([1., 1.])
@@ -407,7 +412,8 @@ class Communicator(PointToPoint):
         return tuple(self._move(outgoing, dict(enumerate(descriptions))).values())
 
     def scatter(self, xs: Sequence[Array] | None, root: int = 0) -> Array:
-        """Returns this rank's array of the root's ``xs``: one per rank (None on other ranks).
+        """Returns this rank's array of the root's ``xs``, which holds one per rank; others pass
+        None.
 
         >>> comm.scatter([np.ones(2)])
         array([1., 1.])
@@ -420,7 +426,7 @@ class Communicator(PointToPoint):
         return self._move(outgoing, {root: self.scatter_obj(descriptions, root)})[root]
 
     def alltoall(self, xs: Sequence[Array]) -> tuple[Array, ...]:
-        """Returns the tuple of the arrays that each rank has at this rank's place in its ``xs``.
+        """Returns a tuple, by rank: from each rank's ``xs``, the array at the index of this rank.
 
         >>> comm.alltoall([np.ones(2)])
         (array([1., 1.]),)
@@ -457,17 +463,19 @@ class Communicator(PointToPoint):
         return x.astype(arrays.summed_dtype(x.dtype), order="C")
 
     def _rounded(self, function, total, dtype):
-        """Returns a sum in the dtype of the addends; in debug mode, raises unless it is finite."""
+        """Returns a sum in the dtype of the addends; in debug mode, raises ValueError unless it is
+        finite."""
         total = total.astype(dtype, copy=False)
         if configuration.is_debug() and is_floating(dtype) and not np.isfinite(total).all():
             raise ValueError(f"{function}: the sum over the ranks has non-finite elements")
         return total
 
     def reduce_scatter(self, xs: Sequence[Array]) -> Array:
-        """Returns the sum over the ranks of the arrays at this rank's place in their ``xs``.
+        """Returns the sum over the ranks of the arrays at the index of this rank in each rank's
+        ``xs``.
 
-        It adds in the order of the ranks. As :meth:`alltoall` followed by a local sum, it moves no
-        more than a reduction does.
+        The addends are added in the order of the ranks. The method is an :meth:`alltoall` followed
+        by a local sum, which moves no more data than a reduction does.
 
         >>> comm.reduce_scatter([np.ones(2)])
         array([1., 1.])
@@ -475,7 +483,10 @@ class Communicator(PointToPoint):
         parts = self.alltoall(xs)
         if len({(part.shape, part.dtype) for part in parts}) > 1:
             held = ", ".join(f"rank {r}: {p.shape} {p.dtype}" for r, p in enumerate(parts))
-            raise ValueError(f"reduce_scatter: the arrays for rank {self.rank} differ: {held}")
+            raise ValueError(
+                f"reduce_scatter: all ranks must pass arrays of the same shape and dtype for rank "
+                f"{self.rank}: {held}"
+            )
         dtype = parts[0].dtype
         total = parts[0].astype(arrays.summed_dtype(dtype))
         for part in parts[1:]:
@@ -495,11 +506,11 @@ class Communicator(PointToPoint):
         )
         return incoming
 
-    # Objects, and shares of samples
+    # These methods communicate objects and divide samples.
 
     @property
     def micro_shards(self) -> int | None:
-        """The number of parts into which reproducible training divides batches; None: not divided.
+        """The number of micro-shards into which reproducible training divides batches, or None.
 
         It is at least the number of ranks. ``create_communicator`` sets it; updaters and
         optimizers read it.
@@ -512,16 +523,16 @@ class Communicator(PointToPoint):
             raise ValueError(
                 f"micro_shards must be at least the number of ranks, {self.size}, but is {n}: "
                 "create_communicator(micro_shards=...) sets it, to the same number for all "
-                "numbers of ranks that shall have the same bits"
+                "numbers of ranks that must give the same bits"
             )
         self._micro_shards = n
 
     @property
     def own_shards(self) -> range:
-        """The indices of this rank's micro-shards; without micro-shards, only its rank.
+        """The indices of this rank's micro-shards; without micro-shards, only the rank itself.
 
         If the number of micro-shards is not divisible by the number of ranks, some ranks have one
-        more than others.
+        micro-shard more than others.
 
         >>> comm.own_shards
         range(0, 1)
@@ -545,14 +556,14 @@ class Communicator(PointToPoint):
         return arrays.partition(n, own[0], n_shards)[0], arrays.partition(n, own[-1], n_shards)[1]
 
     def allreduce_obj(self, obj: object) -> Any:
-        """Returns the sum of all ranks' objects, with their own ``+``, in the order of ranks.
+        """Returns the sum of all ranks' objects by their own ``+``, in the order of the ranks.
 
         >>> comm.allreduce_obj([comm.rank])
         [0]
         """
         return functools.reduce(operator.add, self.allgather_obj(obj))
 
-    # Life cycle and configuration
+    # These methods split, configure and end a communicator.
 
     def split(self, color: int, key: int) -> "Communicator":
         """Returns the communicator of the ranks with the same ``color``, ordered by ``key``.
@@ -563,13 +574,14 @@ class Communicator(PointToPoint):
         return self._configure(Communicator())
 
     def _configure(self, part):
-        """Copies this communicator's configuration to a part of it; returns the part."""
+        """Copies this communicator's configuration to ``part``, which has some of its ranks;
+        returns ``part``."""
         part._config.update(self._config)
         part.micro_shards, part.timeout = self.micro_shards, self.timeout
         return part
 
     def renewed(self) -> "Communicator":
-        """Returns a communicator that replaces this one, and has no record of models.
+        """Returns a new communicator for the same ranks, which has no record of models.
 
         >>> comm.renewed().size
         1
@@ -591,12 +603,12 @@ class Communicator(PointToPoint):
         return self
 
     def record_failures(self, folder: str) -> None:
-        """Asks for the file ``flight_recorder.txt`` in a folder if the job fails later.
+        """Lets a later failure of the job write the file ``flight_recorder.txt`` to a folder.
 
         The file lists the last calls of each rank: up to 64 collectives, with their arguments, the
         location of the call, and the times when it was begun and done. A
         :class:`~mpchain.training.Trainer` with a multi-node optimizer asks for it in its own
-        folder. One process writes none.
+        folder. A single process writes no file.
 
         Args:
             folder: the folder.
@@ -605,7 +617,8 @@ class Communicator(PointToPoint):
         """
 
     def unwatched(self) -> contextlib.AbstractContextManager[None]:
-        """Context manager: to the watchdog, collectives within it are parts of another operation.
+        """Context manager: the watchdog takes the collectives within it for parts of another
+        operation.
 
         >>> with comm.unwatched():
         ...     comm.barrier()
@@ -613,7 +626,7 @@ class Communicator(PointToPoint):
         return contextlib.nullcontext() if self.watch is None else self.watch.within()
 
     def _enter(self):
-        """Begins to communicate, as the watchdog sees it."""
+        """Notes in the watchdog's record that an announced collective begins."""
         if self.watch is not None and self.watch.announced is not None:
             self.watch.enter()
 
@@ -653,7 +666,7 @@ class Communicator(PointToPoint):
 
     @contextlib.contextmanager
     def config_scope(self) -> Iterator["Communicator"]:
-        """Context manager: attributes that are set within it become configuration entries.
+        """Context manager: attributes that are set within it become entries of the configuration.
 
         >>> with comm.config_scope():
         ...     comm.batched_copy = True
@@ -673,8 +686,9 @@ class Communicator(PointToPoint):
     # These methods handle lost ranks; this class cannot lose any.
 
     def end_work(self, *, for_good: bool = False) -> None:
-        """Ends what is pending on GPUs, where it waits for lost ranks. Any thread may call it,
-        and again; the communicator's own also to free what NCCL has."""
+        """Aborts pending work on GPUs that waits for lost ranks. Any thread may call this method,
+        and repeatedly; only the communicator's own thread may pass ``for_good``, which also frees
+        the resources of NCCL."""
 
     @property
     def is_elastic(self) -> bool:
@@ -685,7 +699,7 @@ class Communicator(PointToPoint):
         """Waits until every rank has called it, and agrees that none was lost before; collective.
 
         Raises:
-            RanksLost: ranks are lost; on all others, or on none of them.
+            RanksLost: ranks are lost; either all surviving ranks raise it or none does.
 
         >>> comm.agree()
         """
@@ -705,34 +719,34 @@ class Communicator(PointToPoint):
         return recovery.InMemoryCheckpoint(self, objects)
 
     def shrink(self, *, goes_back: bool = True) -> bool:
-        """Makes this the communicator of the surviving ranks; all of them call it.
+        """Removes the lost ranks from this communicator; all surviving ranks call it.
 
-        Everything that is pending is dropped. Ranks are numbered anew, in the same order. Call it
-        after a :class:`~mpchain.distributed.RanksLost`, which all calls raise until then.
+        All pending operations are dropped. Ranks are numbered anew, in the same order. Call the
+        method after a :class:`~mpchain.distributed.RanksLost`, which all calls raise until then.
         :class:`~mpchain.distributed.InMemoryCheckpoint` does so, and restores the training state.
 
         Args:
-            goes_back: whether this rank can go back to an earlier state with the others; if not,
-                it is about to start anew.
+            goes_back: whether this rank can go back to an earlier state with the other ranks; if
+                not, it is about to start anew.
 
         Returns:
             Whether all ranks can go back.
 
         Raises:
-            RuntimeError: training cannot continue without the lost ranks, and why: start it again
-                from its last checkpoint.
+            RuntimeError: training cannot continue without the lost ranks. The message says why;
+                start training again from its last checkpoint.
 
         >>> comm.shrink()
         True
         """
         return True
 
-    # Checks
+    # These methods check arguments.
 
     def _check_entry(self, function, name):
         if name not in self._config:
             known = ", ".join(sorted(self._config))
-            raise ValueError(f"{function}: no entry {name!r}; there are {known}")
+            raise ValueError(f"{function}: name must be one of {known}, not {name!r}")
 
     def _check_alike(self, function, x):
         """In debug mode, raises ValueError on all ranks unless shape and dtype agree."""

@@ -28,7 +28,7 @@ _OF_GARBAGE = (
     *(ArithmeticError, AttributeError, BufferError, EOFError, ImportError),
     *(LookupError, MemoryError, TypeError, ValueError),
 )
-"""Exceptions of a collective that has received other data than was sent."""
+"""Exceptions that a collective may raise after a loss, because it received garbage."""
 
 
 def can_lose_ranks() -> bool:
@@ -41,7 +41,7 @@ def can_lose_ranks() -> bool:
 
 
 def finalize_unless_lost() -> None:
-    """Ends MPI, at the end of the program, unless ranks were lost: MPI would wait for them."""
+    """Finalizes MPI at the end of the program, unless ranks were lost: MPI would wait for them."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and not mpi.Is_finalized() and not Elasticity.any_is_lost:
         mpi.Finalize()
@@ -82,7 +82,7 @@ class Elasticity:
     """Whether any communicator of this process has lost ranks."""
 
     timeout = 2.0
-    """The watchdog's thread looks twenty times in it."""
+    """Seconds during which the watchdog's thread looks for lost ranks twenty times."""
 
     def __init__(self, comm: Communicator, mpi: ModuleType):
         check_can_lose_ranks(mpi)
@@ -108,7 +108,7 @@ class Elasticity:
         # After work on GPUs was aborted, its results are undefined, so any error may follow.
         if not (self._has_lost or isinstance(error, signs)):
             return None
-        # NCCL may notice earlier than MPI that a host is cut off.
+        # NCCL may notice earlier than MPI that a host has lost its network.
         patience = self._comm.timeout if getattr(error, "is_of_others", False) else _UNTIL_NOTICED
         end = time.monotonic() + patience
         while not self._notices():
@@ -118,15 +118,15 @@ class Elasticity:
         return self._loss()
 
     def look(self, now: float) -> None:
-        """Called by the watchdog's thread."""
+        """Looks for lost ranks; the watchdog's thread calls this method."""
         if not self._mpi.Is_finalized():
             self._notices()
 
     def tell_end(self) -> None:
-        """Called when the program is over."""
+        """Does nothing; the watchdog's thread calls this method when the program is over."""
 
     def _notices(self):
-        """Returns whether ranks are lost, and tells the other ranks."""
+        """Returns whether ranks are lost, and lets the other ranks notice it, too."""
         with self._turn:
             base = self._comm.mpi_comm
             if base is None or self._is_retired:
@@ -146,7 +146,8 @@ class Elasticity:
             for mpi_comm in [comm.mpi_comm, *comm.owned]:
                 with contextlib.suppress(self._mpi.Exception):
                     mpi_comm.Revoke()
-        # This comes last, so that no rank is told about work that this call leaves undone.
+        # Work on GPUs is aborted last: an abort that fails cannot keep the other ranks from
+        # noticing the loss.
         for comm in [self._comm, *parts]:
             comm.end_work()
 
@@ -231,8 +232,8 @@ class Elasticity:
         return sorted(set(self._comm.needs_all.values()))
 
     def _rebuild(self, base: Any, goes_back: bool) -> int:
-        """Makes the communicator that of ``base``; returns the flags that all ranks set, none if
-        this was not possible on all of them, or one was lost meanwhile."""
+        """Rebuilds the communicator on ``base``; returns the flags that all ranks have set. Returns
+        0 if a rank failed to rebuild or was lost meanwhile."""
         comm, watch = self._comm, self._comm.watch
         with self._turn:
             comm.mpi_comm, comm.owned, self._has_lost = base, [], False
@@ -240,7 +241,7 @@ class Elasticity:
             comm.join(base)
             flags = _DONE | _GOES_BACK * goes_back
         except Exception as error:
-            flags, is_of_mpi = 0, isinstance(error, RuntimeError)  # or NCCL's error, or RanksLost
+            flags, is_of_mpi = 0, isinstance(error, RuntimeError)  # so is NCCL's error
             follows_from_loss = is_of_mpi or follows_from_loss_in(base, error)
             with self._turn:
                 self._revoke()
@@ -258,9 +259,10 @@ class Elasticity:
 
 
 def renew(comm: Communicator) -> Communicator:
-    """Returns a communicator with only the MPI communicators of another.
+    """Returns a copy of a communicator that keeps only its MPI communicators.
 
-    Nothing is made or sent: a rank could be lost meanwhile.
+    The function makes no MPI communicator and sends nothing, because a rank could be lost
+    meanwhile.
     """
     new = object.__new__(type(comm))
     vars(new).update((name, vars(comm)[name]) for name in comm.passed_on)

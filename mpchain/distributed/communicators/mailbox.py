@@ -15,7 +15,7 @@ from mpchain.distributed.communicators.arrays import byte_pieces, describe, make
 from mpchain.typing import Array
 
 _TAG = 32_100
-"""The tag of all these messages, which no other message of the communicator has."""
+"""The tag of all messages of mailboxes; no other message of the communicator has it."""
 
 _LARGE = 2**20
 """Bytes above which an array is sent in separate messages after its header."""
@@ -38,7 +38,7 @@ class _Mail:
 
 
 class Mailbox:
-    """The part of an MPI communicator that exchanges arrays for :meth:`Communicator.sendrecv`."""
+    """The part of an MPI communicator that carries the arrays of :meth:`Communicator.sendrecv`."""
 
     _mpi: Any
     _messages: Any
@@ -49,7 +49,8 @@ class Mailbox:
 
     def _mail(self):
         mail = self._current_mail
-        if mail is None or mail.comm is not self._messages:  # other ranks send this after a loss
+        # After a loss of ranks, the communicator has new MPI communicators.
+        if mail is None or mail.comm is not self._messages:
             mail = self._current_mail = _Mail(self._messages)
         mail.sent = [(r, x) for r, x in mail.sent if not self._mpi.Request.Testall(r)]
         return mail
@@ -66,7 +67,7 @@ class Mailbox:
         mail.sent.append((requests, data))
 
     def _take(self, source: int, key: tuple) -> tuple[Array, bool]:
-        """Waits for the message of that key; returns its array, and whether it comes again."""
+        """Waits for the message with a key; returns its array, and its flag ``again``."""
         mail, wanted = self._mail(), (source, key)
         mail.ranks.add(source)
 
@@ -110,7 +111,7 @@ class Mailbox:
         return message is not None
 
     def _open(self, mail, message, source):
-        """Reads a message, or the header of messages that follow."""
+        """Reads a message, or the header of messages that carry a large array."""
         key, again, description, content = message.recv()
         shape, dtype, _ = description
         data = np.empty(shape, as_dtype(dtype))
@@ -122,4 +123,4 @@ class Mailbox:
         requests = [mail.comm.Irecv(piece, source, _TAG) for piece in byte_pieces(data)]
         mail.moving[source] = place, arrived, requests
         if self.watch is not None:
-            self.watch.row.waits_for = 0  # a message is arriving
+            self.watch.row.waits_for = 0  # the rank need not wait for the rest

@@ -30,10 +30,10 @@ from mpchain.distributed.watch import Watch, call_at_end, check_timeout, creatin
 from mpchain.typing import Array, DTypeLike
 
 LARGE = 2**20
-"""Bytes above which the size of an object is sent first, and its bytes follow in pieces."""
+"""Bytes above which an object is sent as two messages: its size, then its bytes."""
 
 LARGE_PART = 2**14
-"""Bytes above which a separate rank sums each part of an array, if hosts differ in size."""
+"""Bytes above which each part of an array is summed by a separate rank, if hosts differ in size."""
 
 # Tags of messages between communicators: each operation and each buffer has two tags.
 _N_TAGS = 10_000
@@ -53,7 +53,7 @@ def load_mpi() -> ModuleType:
         if "mpi4py.MPI" not in sys.modules and can_lose_ranks():
             import mpi4py
 
-            mpi4py.rc.finalize = False  # MPI_Finalize sometimes hangs after ranks are lost
+            mpi4py.rc.finalize = False  # MPI_Finalize may hang after a loss of ranks
             call_at_end(finalize_unless_lost)
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -67,7 +67,7 @@ def load_mpi() -> ModuleType:
 @watched
 @arrays.on_gpu_of_arrays
 class MpiCommunicator(mailbox.Mailbox, Communicator):
-    """Ranks that exchange NumPy arrays, CuPy arrays and objects with MPI.
+    """Ranks that send each other NumPy arrays, CuPy arrays and objects with MPI.
 
     CuPy arrays are copied to host memory and back, unless the MPI library is CUDA-aware and the
     caller says so. The constructor is collective. With several ranks it installs
@@ -81,7 +81,8 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             (:class:`~mpchain.distributed.RanksLost`).
 
     Raises:
-        RuntimeError: ``elastic`` with an MPI that cannot lose ranks, or was started without that.
+        RuntimeError: ``elastic`` is set, but MPI cannot lose ranks, or was started without this
+            ability.
 
     Example:
         ::
@@ -103,7 +104,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         self.passed_on = {*vars(self), "passed_on"}
 
     def join(self, mpi_comm: Any) -> None:
-        """Makes this the communicator of the ranks of an MPI communicator; collective."""
+        """Gives this communicator the ranks of an MPI communicator; collective."""
         self.mpi_comm = mpi_comm
         self.rank, self.size = mpi_comm.rank, mpi_comm.size
         self._n_operations = self._n_buffers = 0
@@ -144,7 +145,8 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             hosts.setdefault(its_leader, []).append(rank)
         self.hosts = [hosts[leader] for leader in sorted(hosts)]
         self.inter_rank, self.inter_size = sorted(hosts).index(leader), len(hosts)
-        # If all ranks are on one host, a shared array counts the barriers that each has reached.
+        # If all ranks are on one host, a shared array counts the barriers that each rank has
+        # reached.
         self._door = None
         if self.inter_size == 1 < self.size:
             shared = make_shared_arrays(self._host, [(1, np.int64)])
@@ -155,10 +157,11 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         return self.mpi_comm.Split_type(self._mpi.COMM_TYPE_SHARED, self.rank)
 
     def barrier(self) -> None:
-        """Waits until every rank has called it.
+        """Waits until every rank has called ``barrier``.
 
         All collectives begin with a barrier: a rank that waits inside MPI cannot advance its
-        pending operations, and another rank may wait for them before it reaches the collective.
+        pending operations, and another rank may wait for these operations before it reaches the
+        collective.
         """
         if (door := self._door) is not None:
             door.come_to(FILLED)
@@ -170,7 +173,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         """Waits for MPI's requests, while pending operations continue."""
         progress.wait_until(lambda: self._mpi.Request.Testall(requests))
 
-    # These methods exchange objects.
+    # These methods communicate objects.
 
     def bcast_obj(self, obj: object, max_buf_len: int = 256 * 1024 * 1024, root: int = 0) -> Any:
         self.check_rank("bcast_obj", "root", root)
@@ -219,7 +222,8 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         return list(self._receive_rest(outgoing, dict(enumerate(heads))).values())
 
     def _receive_rest(self, outgoing, heads, limit=LARGE):
-        """Exchanges large objects, whose headers are sizes; returns all objects by sender."""
+        """Sends and receives large objects, whose headers are sizes; returns all objects by
+        sender."""
         large = {r: np.empty(head, np.uint8) for r, head in heads.items() if isinstance(head, int)}
         if self.rank in large:
             large[self.rank] = outgoing[self.rank]
@@ -236,8 +240,8 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         self.check_rank("send_obj", "dest", dest)
         data = _pickled(obj)
         if data.size > LARGE:
-            # Synchronous, so that the messages without tags that follow find their receiver
-            # waiting.
+            # The send is synchronous, so that the messages without tags that follow find their
+            # receiver waiting.
             self._wait([self.mpi_comm.issend(data.size, dest, tag)])
             self._exchange([(dest, data)], [])
         else:
@@ -264,14 +268,14 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         progress.wait_until(probe)
         return found[-1].recv(status), status.Get_source()
 
-    # These methods exchange arrays.
+    # These methods communicate arrays.
 
     def _send_header(self, header, dest, tag):
         header = (*header, self._place())
         *_, is_answered, _ = header
         if not is_answered:
-            # Synchronous, so that the messages without tags that follow find their receiver
-            # waiting.
+            # The send is synchronous, so that the messages without tags that follow find their
+            # receiver waiting.
             self._wait([self.mpi_comm.issend(header, dest, tag)])
             return None
         request = self.mpi_comm.isend(header, dest, tag)
@@ -324,7 +328,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
                     self._mpi.IN_PLACE if here else piece, piece if here else None, root=root
                 )
 
-    # Operations in the background
+    # These operations run in the background.
 
     def ibarrier(self) -> Request:
         self._check_no_part("ibarrier")
@@ -379,8 +383,8 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             made = self._made(x)
             if made is not None and made.fits(x):
                 return _begin(made.sum(narrow), x, x)
-        # All ranks must start the library's sums in the same order; sliced sums follow another
-        # order.
+        # All ranks must start the library's sums in the same order, which the sums of an operation
+        # with several steps may not do.
         buffer = self._host_copy(x, to_host=self._tag_of_steps is not None)
         if cuda.is_gpu_array(buffer):
             steps = progress.sum_by_library(self._everyone, buffer)
@@ -389,16 +393,16 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         return _begin(steps, x, buffer)
 
     def _made(self, x):
-        """Returns the buffer that begins where an array does, or None."""
-        base = x.base  # asking the base of a whole buffer's array is quicker than asking the array
+        """Returns the buffer that begins at the address of an array, or None."""
+        base = x.base  # a buffer's whole array has it as its base
         address = base.address if isinstance(base, Buffer) else x.__array_interface__["data"][0]
         return self._buffers.get(address)
 
     def _next_tag(self):
         """Returns a tag that no other pending operation uses.
 
-        Parts of an operation share its tag: they follow one another, but the order in which they
-        begin, relative to other operations, differs between ranks.
+        All steps of one operation share its tag: one step follows the other, but ranks may begin
+        them in different orders relative to other operations.
         """
         if self._tag_of_steps is not None:
             return self._tag_of_steps
@@ -419,7 +423,8 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
 
     @contextlib.contextmanager
     def _parts(self, tag):
-        """Context manager: operations inside the block are parts of another operation."""
+        """Context manager: operations inside the block use the tag of another operation, as its
+        parts."""
         outer, self._tag_of_steps = self._tag_of_steps, tag
         try:
             with self.unwatched():
@@ -432,7 +437,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             raise RuntimeError(f"{name} cannot be part of another operation; only sums can")
 
     def _host_copy(self, x, to_host=False):
-        """Returns ``x`` itself if MPI can use it, else a copy in page-locked host memory."""
+        """Returns ``x`` itself if MPI can use it, otherwise a copy in page-locked host memory."""
         if isinstance(x, np.ndarray):
             return x
         if self._cuda_aware and not to_host:
@@ -444,7 +449,8 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
 
     @contextlib.contextmanager
     def _for_mpi(self, *arrays, write=False):
-        """Yields buffers that MPI can use for ``arrays``; with ``write``, copies them back."""
+        """Yields buffers that MPI can use for ``arrays``; with ``write``, copies the buffers
+        back."""
         buffers = [self._host_copy(x) for x in arrays]
         yield buffers
         if write:
@@ -452,7 +458,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
                 if buffer is not x:
                     backend.copyto(x, buffer)
 
-    # Buffers
+    # These methods make buffers.
 
     def make_buffers(
         self, specifications: Iterable[tuple[int, DTypeLike]], n_slots: int = 1
@@ -488,7 +494,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             self._buffers[buffer.address] = buffer
         return [np.asarray(buffer) for buffer in made]
 
-    # Life cycle
+    # These methods configure, split and end the communicator.
 
     @property
     def timeout(self) -> float:
@@ -534,9 +540,9 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
         return {"cuda_aware": self._cuda_aware}
 
     def finalize(self) -> None:
-        """Frees the MPI communicators that were made here; collective.
+        """Frees the MPI communicators that this communicator made; collective.
 
-        Arrays of :meth:`make_buffers` stay valid.
+        The arrays of :meth:`make_buffers` stay valid.
         """
         if self.owned:
             self.barrier()
@@ -554,7 +560,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
 @watched
 @arrays.on_gpu_of_arrays
 class DummyCommunicator(MpiCommunicator):
-    """A communicator for benchmarks, which exchanges everything except gradients."""
+    """A communicator for benchmarks, which does everything except sum gradients."""
 
     sums_gradients = False
 
@@ -569,7 +575,8 @@ def _head(data, limit=LARGE):
 
 
 def _like(x, array):
-    """Returns room for a host array on the device of ``x``; the array itself, on the host."""
+    """Returns ``array``, or, if ``x`` is on a GPU, an uninitialized array on the GPU of the same
+    shape."""
     if isinstance(x, np.ndarray):
         return array
     return arrays.make_room((*arrays.describe(array)[:2], True))
@@ -580,13 +587,13 @@ def _begin(steps, result, buffer):
 
 
 def _shaped(steps, out):
-    """Returns the result of the steps, in the shape of an array."""
+    """Runs the steps, as a generator; returns their result in the shape of ``out``."""
     whole = yield from steps
     return whole.reshape(out.shape)
 
 
 def _copied(steps, result, buffer):
-    """Copies the buffer to the result after the steps."""
+    """Runs the steps, as a generator, and copies the buffer to the result; returns the result."""
     yield from steps
     if buffer is not result:
         backend.copyto(result, buffer)

@@ -35,10 +35,11 @@ else:
 
 
 class OverNccl(_Base):
-    """The part of a communicator that moves CuPy arrays with NCCL. Other bases do the rest.
+    """The part of a communicator that moves CuPy arrays with NCCL; its other base class does the
+    rest.
 
     Args:
-        ranks, options: arguments of the other base classes.
+        ranks, options: arguments of the other base class.
         allreduce_grad_dtype, binding: see :class:`NcclCommunicator`.
     """
 
@@ -56,7 +57,7 @@ class OverNccl(_Base):
     ):
         super().__init__(*ranks, **options)
         self._binding = binding
-        # Arrays that work on NCCL's own stream uses, keyed by the event after that work.
+        # A dict from the event after work on NCCL's own stream to the arrays that the work uses.
         self._in_use = {}
         self._graphs = weakref.WeakSet()  # graphs that contain work of this communicator
         self.set_config("allreduce_grad_dtype", allreduce_grad_dtype)
@@ -74,7 +75,7 @@ class OverNccl(_Base):
         return asked
 
     def _connect(self, x) -> Any:
-        """Returns the connection for an array; the first call is collective."""
+        """Returns the connection that moves an array; the first call is collective."""
         if current.graph is not None:
             current.graph.joins(self)
             self._graphs.add(current.graph)
@@ -88,8 +89,8 @@ class OverNccl(_Base):
             self._use(self._unless_lost(connect))
         if x.device != self.gpu:
             raise ValueError(
-                f"NcclCommunicator: rank {self.rank} exchanges arrays of GPU {self.gpu.id}, "
-                f"but this one is on GPU {x.device.id}"
+                f"NcclCommunicator: rank {self.rank} uses arrays of GPU {self.gpu.id}, "
+                f"but got an array on GPU {x.device.id}; move it there"
             )
         return self._nccl
 
@@ -114,7 +115,7 @@ class OverNccl(_Base):
 
     def _unless_lost(self, connect: Callable[[], Connection]) -> Connection:
         """Returns a function's result, or raises RanksLost and abandons the function: NCCL waits
-        for lost ranks when it makes a communicator, and this wait cannot be ended."""
+        for lost ranks when it makes a communicator, and nothing can end this wait."""
         if not self.is_elastic:
             return connect()
         future = Future()
@@ -136,10 +137,10 @@ class OverNccl(_Base):
             self._shrink_connection()
 
     def _shrink_connection(self):
-        """After ranks are lost, makes NCCL's communicator that of the others; collective.
+        """Shrinks NCCL's communicator to the surviving ranks after ranks are lost; collective.
 
-        If this is not possible, or not all ranks have the same communicator, the next collective on
-        CuPy arrays makes a new one.
+        If NCCL cannot shrink, or not all ranks have the same communicator of NCCL, the next
+        collective on CuPy arrays makes a new one.
         """
         can_shrink = self._nccl is not None and self._nccl.can_shrink and self.size > 1
         held = allgather(self.mpi_comm, self._members if can_shrink else None)
@@ -159,7 +160,7 @@ class OverNccl(_Base):
 
     def agree(self) -> None:
         if self.is_elastic and self._nccl is not None:
-            # The operations that are pending on the GPU might otherwise never be completed.
+            # Otherwise the operations that are pending on the GPU might never be completed.
             with self.gpu:
                 _current_stream().synchronize()
                 self._stream.synchronize()
@@ -185,13 +186,13 @@ class OverNccl(_Base):
 
     def _run(self, name, sent, received, *more, stream=None, dtype_name=None):
         """Calls a collective of NCCL, on the current stream unless one is given."""
-        count = min(sent.size, received.size)  # number of elements of one rank
+        count = min(sent.size, received.size)  # the number of elements of one rank
         pointers, dtype = (sent.data.ptr, received.data.ptr), TYPES[dtype_name or sent.dtype.name]
         stream = stream or _current_stream()
         self._connect(sent).run(name, *pointers, count, dtype, *more, stream=stream.ptr)
 
     def _begin(self, name, sent, received, *more, dtype_name=None):
-        """Calls a collective on the stream that runs beside later work of the current stream.
+        """Calls a collective on NCCL's own stream, beside later work of the current stream.
 
         Returns:
             The event after the collective's work.
@@ -204,10 +205,10 @@ class OverNccl(_Base):
 
     @contextlib.contextmanager
     def _beside(self, *arrays):
-        """Context manager: the own stream then has the work of the current one behind it.
+        """Context manager: work in the block runs on NCCL's stream after the current stream's work.
 
-        Yields the event after the work within. Until then the arrays are kept: dropped memory is
-        reused by the stream that it was allocated on.
+        Yields the event that is recorded after the work. The arrays are kept until then, because
+        the stream on which an array was allocated reuses the memory of a freed array.
         """
         made = cuda.Event(disable_timing=True)
         made.record(_current_stream())
@@ -223,7 +224,7 @@ class OverNccl(_Base):
             self._kept()[event] = *arrays, _current_stream()
 
     def _wait_for(self, event):
-        """Makes the current stream wait for an event after a collective."""
+        """Makes the current stream wait for the event that follows a collective."""
         stream = _current_stream()
         stream.wait_event(event)
         kept = self._kept()
@@ -252,7 +253,8 @@ class OverNccl(_Base):
             super()._sum_at(array, root)
 
     def _exchange(self, outgoing, incoming):
-        # Both ends of a message connected at the same point of the program, so they choose alike.
+        # Both ends of a message connected at the same point of the program, so they choose the same
+        # transport.
         def by_nccl(pair):
             return self._nccl is not None and cuda.is_gpu_array(pair[1])
 
@@ -294,7 +296,8 @@ class OverNccl(_Base):
             return self._begin_sum_of_parts(x, [x] if parts is None else parts, op)
 
     def _begin_sum_of_parts(self, x, parts, op):
-        """Begins a sum of arrays; the results are placed one after the other in ``x``."""
+        """Begins a sum over the ranks of each array in ``parts``; ``x`` gets their
+        concatenation."""
         dtype, pointer = TYPES[x.dtype.name], x.data.ptr
         parts = [part for part in parts if part.size]
         with self._beside(parts, x) as event:
@@ -334,7 +337,7 @@ class OverNccl(_Base):
         return _OnStream(self, event, total, lambda: narrow.decode(received, x.dtype))
 
     def finalize(self) -> None:
-        """Destroys NCCL's communicator and frees those of MPI; collective."""
+        """Destroys NCCL's communicator and frees MPI's communicators; collective."""
         self._disconnect()
         super().finalize()
 
@@ -351,23 +354,24 @@ class OverNccl(_Base):
 @watched
 @arrays.on_gpu_of_arrays
 class NcclCommunicator(OverNccl, MpiCommunicator):
-    """Ranks with one GPU each, which exchange CuPy arrays with NCCL.
+    """Ranks with one GPU each, which move CuPy arrays with NCCL.
 
-    A rank's GPU is that of the arrays of the first collective on CuPy arrays: a program can choose
-    it by ``intra_rank`` after it has made the communicator.
+    The first collective on CuPy arrays chooses a rank's GPU: it is the GPU of these arrays. A
+    program can therefore choose it by ``intra_rank`` after it has made the communicator.
 
     Args:
         mpi_comm: ``mpi4py.MPI.Comm`` of the ranks.
         allreduce_grad_dtype: dtype in which gradients are summed; None: as in other communicators.
-            float16: they are sent and summed in float16, and kept in their own dtype.
+            float16: gradients are sent and summed in float16, but stored in their own dtype.
         binding: the package that calls NCCL: ``nccl4py``, ``cupy``, or ``pynccl``, which is
-            :mod:`mpchain.backends.pynccl`; None: the first of them that works here.
-        elastic: whether the other ranks can continue when ranks are lost. NCCL 2.29 or newer, but
-            not by CuPy, shrinks its communicator then; others make another one.
+            :mod:`mpchain.backends.pynccl`; None: the first package that works here.
+        elastic: whether the other ranks can continue when ranks are lost. NCCL 2.29 or newer then
+            shrinks its communicator, except through CuPy; in all other cases, NCCL makes another
+            communicator.
 
     Attributes:
         is_captured_alike: whether graphs of GPUs have captured the same calls on all ranks so far.
-            If not, NCCL can take part in no more captures.
+            If not, NCCL can take part in no further captures.
 
     Example:
         ::
@@ -379,14 +383,12 @@ class NcclCommunicator(OverNccl, MpiCommunicator):
 
 
 def check_one_rank_per_gpu(places: Sequence[tuple[str, str, bytes]]) -> None:
-    """Raises RuntimeError if two ranks have the same GPU.
-
-    NCCL itself only says "invalid usage".
+    """Raises RuntimeError if two ranks have the same GPU; NCCL itself only says "invalid usage".
 
     Args:
-        places: the host, the GPU's bus, and the GPU's identity of each rank. Parts of a GPU (MIG)
-            share the bus, and containers may share the name of their host; identities are their
-            own.
+        places: for each rank, the host, the GPU's bus, and the GPU's identity. Parts of a GPU (MIG)
+            share the bus, and containers may share the name of their host, but every GPU or part
+            has a different identity.
 
     Example:
         >>> check_one_rank_per_gpu([("a", "0000:01:00.0", b"1"), ("a", "0000:01:00.0", b"2")])
@@ -411,13 +413,14 @@ def _current_stream():
 
 
 class _OnStream(Request):
-    """An operation on another stream, for which the host need not wait.
+    """The request of an operation on another stream; only that stream waits, not the host.
 
     Args:
         comm: the communicator.
         event: the event after the operation.
         result: the array of the operation's result.
-        decode: function to call after the operation; returns the content of the result.
+        decode: function to call after the operation, which returns the content of the result; None
+            if the operation fills the result itself.
     """
 
     def __init__(self, comm, event, result, decode=None):
@@ -430,8 +433,8 @@ class _OnStream(Request):
         return self._event.done and self._decode is None
 
     def Test(self) -> bool:
-        # Queried only once, since the answer may change a moment later. A capture's events must not
-        # be queried.
+        # The event is queried only once, since the answer may change a moment later. Events of a
+        # capture must not be queried.
         is_done = current.graph is None and self._event.done
         if is_done:
             self.Wait()
@@ -440,7 +443,7 @@ class _OnStream(Request):
     def Wait(self) -> Array:
         """Makes the current stream wait, and returns the result.
 
-        Since the host does not wait, all ranks begin later operations in the same order.
+        All ranks begin later operations in the same order, because the host does not wait.
         """
         with self.result.device:
             self._comm._wait_for(self._event)

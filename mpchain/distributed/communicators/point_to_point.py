@@ -9,7 +9,7 @@ from mpchain.typing import Array
 
 
 class PointToPoint:
-    """The part of a communicator that sends and receives, for a single process.
+    """The part of a communicator that sends and receives messages, for a single process.
 
     Attributes:
         rank, size: this rank, and the number of ranks.
@@ -17,8 +17,8 @@ class PointToPoint:
 
     rank: int
     size: int
-    _to_myself: Any  # messages from this rank to itself that were not received yet
-    n_crossing: Any  # number of sendrecv calls to and from each rank
+    _to_myself: Any  # messages of this rank to itself that it has not received yet
+    n_crossing: Any  # the number of sendrecv calls to and from each rank
 
     def send(
         self,
@@ -41,8 +41,8 @@ class PointToPoint:
             confirm: whether to wait until the receiver has confirmed the identity.
 
         Raises:
-            CollectiveMismatchError: the receiver expects another message. It is raised on both
-                ranks, or only on the receiver without ``confirm`` or without an identity.
+            CollectiveMismatchError: the receiver expects another message. Both ranks raise the
+                error, but only the receiver does without ``confirm`` or without an identity.
 
         >>> comm.send(np.ones(2), dest=0)
         >>> comm.recv(source=0)
@@ -69,7 +69,7 @@ class PointToPoint:
 
         Args:
             source: the sender's rank.
-            tag: the message's tag; None takes any.
+            tag: the message's tag; None accepts any tag.
             identity: description that the message must have, see :meth:`send`; or a tuple of
                 allowed descriptions.
 
@@ -110,7 +110,7 @@ class PointToPoint:
         keys: tuple[tuple[Any, ...], tuple[Any, ...]] | None = None,
         again: bool = False,
     ) -> Array | None:
-        """Sends an array to one rank, and returns the array that another one sends here.
+        """Sends an array to one rank, and returns the array that another rank sends to this one.
 
         The call does not wait for the receiver, which must also call :meth:`sendrecv`. Therefore no
         order of calls causes a deadlock, if each message has a receiver.
@@ -120,16 +120,17 @@ class PointToPoint:
             dest: the receiver's rank; None sends nothing.
             source: the sender's rank; None receives nothing.
             tag: the messages' tag. Messages with one tag between two ranks arrive in order.
-            keys: keys of the sent message, which the receiver must expect, and of the received
-                message; they replace the tag and number.
-            again: whether the message is differentiated again; must be the same on both ranks.
+            keys: key of the sent message, which the receiver must expect, and key of the received
+                message; they replace the tag and the number.
+            again: whether the result may be
+                differentiated again; must be the same on both ranks.
 
         Returns:
-            A new array; None without a source.
+            A new array; None if ``source`` is None.
 
         Raises:
             CollectiveMismatchError: ``again`` is true on this rank, but not at the source.
-            RuntimeError: the source is this rank, which has sent no message to itself.
+            RuntimeError: ``source`` is this rank, which has sent itself no message.
 
         >>> comm.sendrecv(np.ones(2), dest=0, source=0)
         array([1., 1.])
@@ -152,13 +153,14 @@ class PointToPoint:
             y, is_again = self._take(source, received)
         if again and not is_again:
             raise CollectiveMismatchError(
-                f"sendrecv: rank {self.rank} differentiates again (enable_double_backprop=True) "
-                f"what it receives from rank {source}, which does not, by {self._place()}"
+                f"sendrecv: rank {self.rank} uses enable_double_backprop=True for "
+                f"what it receives from rank {source}, which does not, by "
+                f"{self._place()}; use it on both ranks"
             )
         return y
 
     def _key(self, way, rank, tag):
-        """Returns the key of the next message of that tag to or from a rank."""
+        """Returns the key of the next message with a tag to or from a rank."""
         self.n_crossing[way, rank, tag] += rank is not None
         return tag, self.n_crossing[way, rank, tag]
 
@@ -167,7 +169,7 @@ class PointToPoint:
         raise NotImplementedError("one process has no other rank to send to")
 
     def forget_messages(self) -> None:
-        """Discards messages that are not received yet, after ranks were lost."""
+        """Discards messages that were not received before ranks were lost."""
         self._to_myself.clear()
         self.n_crossing.clear()
 
@@ -176,11 +178,11 @@ class PointToPoint:
         return []
 
     def _take(self, source, key):
-        """Waits for the message of that key; returns its array and its value of ``again``."""
+        """Waits for the message with a key; returns its array and its flag ``again``."""
         raise NotImplementedError("one process has no other rank to receive from")
 
     def _place(self):
-        """Returns this rank's current call and its place, for reports."""
+        """Returns this rank's current call and the site of the call, for reports."""
         return "a call"
 
     def send_obj(self, obj: object, dest: int, tag: int = 0) -> None:
@@ -199,7 +201,7 @@ class PointToPoint:
         Args:
             source: the sender's rank; under MPI also ``MPI.ANY_SOURCE``.
             status: an ``mpi4py.MPI.Status``, which is filled with the sender and tag.
-            tag: the message's tag; None or ``MPI.ANY_TAG`` takes any.
+            tag: the message's tag; None or ``MPI.ANY_TAG`` accepts any tag.
         """
         self.check_rank("recv_obj", "source", source)
         return self._take_own_message("recv_obj", tag)[0]
@@ -212,7 +214,7 @@ class PointToPoint:
                 return message, identity
         raise RuntimeError(
             f"{function}: rank {self.rank} waits for a message with tag {_tag_of(tag)} from "
-            "itself, but has sent none: it would wait forever"
+            "itself, but has sent none, and would wait forever: send the message first"
         )
 
     def _send_header(self, header, dest, tag):
@@ -220,23 +222,25 @@ class PointToPoint:
         receiver's answer.
 
         Returns:
-            None; if the receiver expects another message and answers, what it expects, and where.
+            None; or, if the receiver expects another message and answers, the identities that it
+            expects and the site of its call.
         """
         raise NotImplementedError("one process has no other rank to send to")
 
     def _recv_header(self, source, tag):
-        """Returns the header and place that were sent, and the rank that sent them."""
+        """Receives a header of :meth:`_send_header`; returns the tuple and the sender's rank."""
         raise NotImplementedError("one process has no other rank to receive from")
 
     def _answer(self, answer, rank):
-        """Sends an answer to a header: None, or the identities that are expected, and where."""
+        """Sends an answer to a header: None, or the identities that are expected and the receiver's
+        site."""
         raise NotImplementedError("one process has no other rank to answer")
 
     def _exchange(self, outgoing, incoming):
         """Moves contiguous arrays; ``outgoing`` and ``incoming`` are pairs (other rank, array)."""
 
     def check_rank(self, function: str, argument: str, rank: int) -> None:
-        """Raises ValueError, in the name of a function, unless an argument of it is a rank."""
+        """Raises ValueError, in the name of a function, unless its argument is a valid rank."""
         if not 0 <= rank < self.size:
             raise ValueError(
                 f"{function}: {argument} must be a rank from 0 to {self.size - 1}, not {rank}"
@@ -248,11 +252,11 @@ def _tag_of(key):
 
 
 def _unlike(function, expected, sent):
-    """Returns the error of a message that the receiver does not expect.
+    """Returns the error for a message that the receiver does not expect.
 
     Args:
-        expected: rank, identities and place of the receiver.
-        sent: rank, identity and place of the sender.
+        expected: rank, identities and site of the receiver.
+        sent: rank, identity and site of the sender.
     """
     receiver, identities, where = expected
     sender, identity, whence = sent

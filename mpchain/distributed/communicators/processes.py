@@ -1,4 +1,4 @@
-"""The communicators of one process and those that it has started, without MPI."""
+"""Communicators of a process and the processes that it has started, without MPI."""
 
 import functools
 import operator
@@ -19,15 +19,15 @@ from mpchain.typing import Array, DTypeLike
 class ProcessCommunicator(Communicator):
     """Rank 0, and the processes of this host that it has started.
 
-    They exchange objects through pipes, and arrays of :meth:`make_buffers` in shared memory. Only
-    broadcasts, sums, and gathers of objects on all ranks exist; all else raises
-    NotImplementedError.
-    If another process fails, the next collective of rank 0 raises that process's exception.
+    The processes send objects through pipes, and arrays of :meth:`make_buffers` through shared
+    memory. This class has only broadcasts, sums, and gathers of objects on all ranks; all other
+    methods raise NotImplementedError. If another process fails, the next collective of rank 0
+    raises the exception of that process.
 
     Args:
         rank, size: the rank of this process, and the number of ranks.
-        pipes: at rank 0 the :class:`~mpchain.iterators.worker.Worker` of each other rank, in their
-            order; elsewhere the pipe that the worker's function got.
+        pipes: at rank 0 the :class:`~mpchain.iterators.worker.Worker` of each other rank, in the
+            order of the ranks; at other ranks the pipe that the worker's function got.
 
     Example:
         >>> from mpchain.distributed.communicators.processes import ProcessCommunicator
@@ -40,7 +40,7 @@ class ProcessCommunicator(Communicator):
         self.rank = self.intra_rank = rank
         self.size = self.intra_size = size
         self._pipes = pipes
-        # Keyed by address: a shared array, and the index of this rank's slot in it.
+        # A dict from the address of a buffer to its shared array and the index of this rank's slot.
         self._places = {}
 
     def allgather_obj(self, obj: Any) -> list:
@@ -82,8 +82,8 @@ class ProcessCommunicator(Communicator):
         return arrays
 
     def _share(self, array):
-        """Returns what the ranks share, when all are here, if the array is from
-        :meth:`make_buffers`; else None."""
+        """Returns the shared array of a buffer from :meth:`make_buffers` when all ranks have
+        arrived; None for any other array."""
         is_on_host = isinstance(array, np.ndarray)
         shared, slot = self._places.get(is_on_host and array.ctypes.data, (None, 0))
         if shared is not None:
@@ -110,7 +110,7 @@ class ProcessCommunicator(Communicator):
 
 
 class _AsMpi:
-    """What shared memory is made with, in place of a communicator of MPI."""
+    """The few methods of an MPI communicator that making shared memory needs."""
 
     def __init__(self, comm):
         self.rank, self.size, self._comm = comm.rank, comm.size, comm
@@ -122,7 +122,9 @@ class _AsMpi:
 
 def _refused(name):
     def refuse(self, *args, **kwargs):
-        raise NotImplementedError(f"ProcessCommunicator has no {name}")
+        raise NotImplementedError(
+            f"ProcessCommunicator has no {name}; use mpchain.create_communicator under mpirun"
+        )
 
     return refuse
 
@@ -136,7 +138,7 @@ for _name in (
 
 @on_gpu_of_arrays
 class GpuProcessCommunicator(OverNccl, ProcessCommunicator):
-    """Like the base class, if each rank has its own GPU: NCCL moves CuPy arrays.
+    """A :class:`ProcessCommunicator` with one GPU per rank, which moves CuPy arrays with NCCL.
 
     Args:
         rank, size, pipes: see :class:`ProcessCommunicator`.

@@ -1,7 +1,7 @@
 """Operations over the ranks that progress in the background.
 
-Each is a generator that yields wherever it would have to wait. It continues whenever a request is
-asked: MPI libraries do nothing by themselves.
+Each operation is a generator that yields wherever it would have to wait. It continues only when the
+program calls a method of a request, because MPI libraries do nothing by themselves.
 """
 
 import dataclasses
@@ -27,19 +27,20 @@ SPARSE = "sparse"
 """Argument of :func:`sum_over` for arrays that are mostly 0."""
 
 MOST_AT_ONCE = 16
-"""Ranks that exchange messages with each other; more of them sum in stages."""
+"""The most ranks that sum in one stage, in which each sends messages to all others."""
 
 _SPINS = 100  # polls, of a microsecond or two each, before a rank yields its core briefly
 _YIELDS = 300  # polls before a rank sleeps
-_NAP = 50e-6  # seconds
+_NAP = 50e-6  # seconds that a waiting rank sleeps
 # If a host has more ranks than cores, a waiting rank that polls takes time from the ranks that it
 # waits for. Such a rank polls only a few times, and then sleeps for a fraction of its wait so far.
 _YIELDS_IN_A_CROWD = 20
 _SHARE_OF_WAIT, _LONGEST_NAP = 1 / 8, 5e-3
 _HOST = {"is crowded": False}
 
-# Pending operations of all communicators, by thread. A rank that waits anywhere must let all of
-# them continue, but only those of its own thread: another thread may be in the middle of a step.
+# A dict from a thread to its pending operations, of all communicators. A rank that waits anywhere
+# must let the operations of its own thread continue, but no others: another thread may be in the
+# middle of a step.
 _PENDING = {}
 
 
@@ -70,16 +71,17 @@ class PendingOperation(Request):
         super().__init__()
         self._steps: Iterator[None] = steps
         self._turn = threading.Lock()
-        # The list keeps the buffers of operations that the caller forgets: messages may arrive.
+        # The list keeps the buffers of operations whose request the caller drops, because messages
+        # may still arrive.
         self._list = _of_this_thread()
         self._list.append(self)
         self.go_on()
 
     @observed("progress", "progress")
     def go_on(self) -> None:
-        """Continues as far as possible without waiting."""
+        """Advances this operation as far as possible without waiting."""
         if not self._turn.acquire(blocking=False):
-            return  # another thread makes progress
+            return  # another thread is advancing it
         try:
             if not self.is_complete:
                 next(self._steps)
@@ -129,7 +131,7 @@ def progress_all() -> None:
 
 
 def forget_all() -> None:
-    """Drops all operations of this thread, which wait for ranks that are lost.
+    """Drops all operations of this thread, because lost ranks will never complete them.
 
     >>> forget_all()
     """
@@ -139,7 +141,7 @@ def forget_all() -> None:
 def wait_until(is_done: Callable[[], bool]) -> None:
     """Waits while all operations of this thread continue, since other ranks may wait for them.
 
-    A rank that waits for a long time yields its core to others.
+    A rank that waits for a long time yields its core to other processes.
 
     Raises:
         RanksLost: ranks are lost, and the communicator is elastic.
@@ -157,7 +159,7 @@ def wait_until(is_done: Callable[[], bool]) -> None:
 
 
 def share_cores(n_ranks: int) -> None:
-    """Sets the number of ranks on this host, which determines how they wait.
+    """Tells waiting ranks how many ranks this host has: if it has fewer cores, they sleep sooner.
 
     >>> share_cores(1)
     """
@@ -206,10 +208,11 @@ class Group:
 
     @functools.cached_property
     def stages(self) -> list["Group"]:
-        """Groups of this rank for the stages of a sum, of at most :data:`MOST_AT_ONCE` ranks.
+        """The groups of this rank in the stages of a sum, of at most :data:`MOST_AT_ONCE` ranks.
 
-        With places written in the mixed radix of the factors of the number of ranks, a group holds
-        the ranks that differ in one digit. A larger prime factor is a larger group.
+        If each index is written in the mixed radix of the factors of the number of ranks, a group
+        holds the ranks that differ in one digit. A prime factor above the limit makes a group
+        larger.
         """
         stages, stride = [], 1
         for n in _factors(len(self.ranks)):
@@ -225,7 +228,7 @@ class Group:
             yield
 
     def exchange(self, received: Sequence[Array], sent: Sequence[Array], tag: int) -> Generator:
-        """Sends one array to each other rank and receives one from each, as a generator."""
+        """Sends an array to each other rank and receives one from each of them, as a generator."""
         others = [i for i in range(len(self.ranks)) if i != self.index]
         requests = [
             self.comm.Irecv(x, self.ranks[i], tag) for i in others for x in byte_pieces(received[i])
@@ -234,7 +237,7 @@ class Group:
 
 
 def _factors(n):
-    """Returns factors of ``n``, not greater than :data:`MOST_AT_ONCE` if possible."""
+    """Returns the factors of ``n``, none greater than :data:`MOST_AT_ONCE` if possible."""
     if n > MOST_AT_ONCE:
         for factor in range(math.isqrt(n), 1, -1):
             if n % factor == 0:
@@ -243,7 +246,8 @@ def _factors(n):
 
 
 def sum_by_library(group: Group, array: Array) -> Generator[None, None, None]:
-    """Sums as :func:`sum_over`, by ``Iallreduce``; also CuPy arrays if MPI is CUDA-aware."""
+    """Does the same as :func:`sum_over` by ``Iallreduce``; accepts CuPy arrays if MPI is
+    CUDA-aware."""
     requests = [group.library_comm.Iallreduce(group.mpi.IN_PLACE, x) for x in pieces(array)]
     yield from group.until_complete(requests)
 
@@ -253,11 +257,12 @@ def sum_over(
 ) -> Generator[None, None, None]:
     """Sums a contiguous host array over a group's ranks, in place, as a generator.
 
-    Each rank sums one slice of the array: it receives that slice from all others, adds in the order
-    of the ranks, and sends the sum to all others. Each element is thus added once, and every rank
-    has the same bits, which do not depend on how the array is divided into buckets. Measured with
-    Open MPI on one host, it takes half of ``Iallreduce``'s time, and as long as ``Allreduce``. As
-    messages have tags, sums may begin in any order; those of the library may not.
+    Each rank sums one slice of the array: it receives that slice from all other ranks, adds in the
+    order of the ranks, and sends the sum to all other ranks. Each element is thus summed by one
+    rank, and every rank gets the same bits, which do not depend on how gradients are divided into
+    buckets. Measured with Open MPI on one host, it takes half of the time of ``Iallreduce``, and as
+    long as ``Allreduce``. Its sums may begin in any order, because their messages have tags; sums
+    of the library may not.
 
     With many ranks the slices would be small and the messages many. Such groups sum in stages,
     which send the same amount of data.
@@ -265,10 +270,10 @@ def sum_over(
     Args:
         group: the group of the ranks.
         array: the array to sum.
-        tag: tag of the messages; neither this nor the next must be in use.
-        narrow: the encoding of messages
-            (:mod:`~mpchain.distributed.communicators.arrays`), in one stage, which rounds
-            once; :data:`SPARSE` sends only nonzero elements; None sends all elements exactly.
+        tag: tag of the messages; neither this tag nor the next may be in use.
+        narrow: the encoding of messages (:mod:`~mpchain.distributed.communicators.arrays`), which
+            are then sent in one stage, so that they are rounded once; :data:`SPARSE` sends only
+            nonzero elements; None sends all elements exactly.
     """
     if narrow is SPARSE:
         yield from _sum_sparse(group, array.reshape(-1), tag)
@@ -282,15 +287,16 @@ def sum_over(
     encoded = [np.empty(x.size, narrow.dtype) for x in slices]
     encoded[group.index] = narrow.encode(mine)
     yield from group.exchange(encoded, [encoded[group.index]] * len(slices), tag + 1)
-    # This rank's slice too, so that all ranks have the same bits.
+    # This rank's own slice is rounded too, so that all ranks have the same bits.
     for x, narrowed in zip(slices, encoded, strict=True):
         x[...] = narrow.decode(narrowed, array.dtype)
 
 
 def _sum_sparse(group, flat, tag):
-    """Sums arrays whose elements are mostly 0: each rank sends its others to all ranks."""
+    """Sums arrays whose elements are mostly 0: each rank sends its nonzero elements to all
+    ranks."""
     index = np.flatnonzero(flat)
-    # One message: the values' bits travel as integers, beside the indices.
+    # Values and indices are sent in one message, so the bits of the values are read as integers.
     integers = np.dtype(f"int{8 * flat.itemsize}")
     own = np.concatenate([index.astype(integers), flat[index].view(integers)])
     sizes = [np.array([own.size]) for _ in group.ranks]
@@ -323,11 +329,11 @@ def _slices(group, flat):
 def sum_slice(
     group: Group, slices: list[Array], out: Array, tag: int, narrow: Any = None
 ) -> Generator[None, None, None]:
-    """Sums this rank's slice over the ranks, in the order of ranks, as a generator.
+    """Sums this rank's slice over the ranks, in the order of the ranks, as a generator.
 
     Args:
         group: the group of the ranks.
-        slices: for each rank, the flat contiguous array that it must sum.
+        slices: for each rank, the flat contiguous array of this rank's addends that it must sum.
         out: array that gets the sum; it may be this rank's own slice.
         tag: tag of the messages.
         narrow: see :func:`sum_over`.
@@ -341,7 +347,7 @@ def sum_slice(
         yield from group.exchange(encoded, [narrow.encode(x) for x in slices], tag)
         parts = [narrow.decode(x, mine.dtype) for x in encoded]
         parts[me] = mine
-    scratch = parts[1 if me == 0 else 0]  # this rank's slice may belong to the caller
+    scratch = parts[1 if me == 0 else 0]  # the caller may own this rank's slice
     total = parts[0]
     for part in parts[1:-1]:
         total = np.add(total, part, out=scratch)
@@ -351,12 +357,12 @@ def sum_slice(
 def sum_pieces(
     stages: list[Group], pieces: list[Array], tag: int, narrow: object = None
 ) -> Generator[None, None, Array]:
-    """Sums a piece for each rank over the ranks; a generator that returns this rank's sum.
+    """Sums a segment for each rank, as a generator that returns the sum for this rank.
 
     Args:
-        stages: those of the group of ranks; none for one rank.
-        pieces: this rank's addends, one for each rank; their sizes may differ, but not between
-            ranks.
+        stages: :attr:`Group.stages` of the ranks; empty for one rank.
+        pieces: this rank's addends, one flat array for each rank; their sizes may differ, but must
+            be the same on all ranks.
         tag: tag of the messages.
         narrow: see :func:`sum_over`.
     """
@@ -374,11 +380,11 @@ def sum_pieces(
 def exchange_pieces(
     stages: list[Group], pieces: list[Array], tag: int
 ) -> Generator[None, None, None]:
-    """Gathers a slice from each rank, as a generator; this rank has filled its own slice.
+    """Gathers a segment from each rank, as a generator; this rank must have filled its own.
 
     Args:
-        stages: those of the group of ranks; none for one rank.
-        pieces: flat contiguous arrays, one for each rank, of the same sizes on all of them.
+        stages: :attr:`Group.stages` of the ranks; empty for one rank.
+        pieces: flat contiguous arrays, one for each rank, with the same sizes on all ranks.
         tag: tag of the messages.
     """
     if not stages:

@@ -5,7 +5,7 @@ from typing import Any
 
 
 class Request:
-    """The request of an operation that was begun; this class is that of a complete operation.
+    """The request of an operation that was begun; this class is for operations that are complete.
 
     Args:
         result: the result of the operation.
@@ -33,6 +33,7 @@ class Request:
         return self.result
 
     def steps(self) -> Generator[None, None, Any]:
-        """Waits for the result within another operation: yields wherever it would have to wait."""
+        """Returns a generator for use within another operation, which yields until the result
+        exists."""
         yield from ()
         return self.Wait()

@@ -31,18 +31,19 @@ def scatter_dataset(
 ) -> SubDataset:
     """Returns this rank's share of a dataset.
 
-    The dataset itself is sent only if some rank has none; otherwise only the order is.
+    The dataset is sent only if some rank passes None; otherwise only the order is sent.
 
     Args:
-        dataset: the dataset, on the root. Other ranks may pass None, and then get the root's, which
-            must be picklable.
+        dataset: the dataset, on the root. Other ranks may pass None to get the root's dataset,
+            which must then be picklable.
         comm: the communicator of the ranks.
         root: the rank whose dataset and order are used.
         shuffle: whether to distribute the samples in random order.
-        seed: seed of that order; None draws from NumPy's global state.
-        max_buf_len: bytes in one message.
-        force_equal_length: whether all shares have the same length, by giving some samples to two
-            ranks; else the shares are disjoint, and the first ranks may have one sample more.
+        seed: seed of the random order; None draws from NumPy's global state.
+        max_buf_len: the greatest number of bytes in one message.
+        force_equal_length: whether all shares have the same length, for which some samples are
+            given to two ranks; if not, the shares are disjoint, and the first ranks may have one
+            sample more.
 
     Raises:
         DataSizeError: there are fewer samples than ranks.
@@ -61,7 +62,7 @@ def scatter_dataset(
     if n != len(dataset):
         raise ValueError(
             f"scatter_dataset: the dataset has {n} samples on rank {root} but {len(dataset)} on "
-            f"rank {comm.rank}; give None there to get the root's"
+            f"rank {comm.rank}; pass None on rank {comm.rank} to get the root's dataset"
         )
     begin, end = _share("scatter_dataset", n, comm, force_equal_length)
     order = None
@@ -76,7 +77,7 @@ def scatter_dataset(
 def scatter_index(
     n_total_samples: int, comm: Communicator, root: int = 0, *, force_equal_length: bool = True
 ) -> tuple[int, int]:
-    """Returns the range (begin, end) of indices that is this rank's share of the samples.
+    """Returns the range (begin, end) of the indices of this rank's samples.
 
     Args:
         n_total_samples: the number of samples, on the root.
@@ -97,7 +98,7 @@ def _share(function, n, comm, force_equal_length):
     if n < comm.size:
         raise DataSizeError(
             f"{function}: {n} samples cannot be divided among {comm.size} ranks, "
-            "since each must have one at least: use fewer ranks or more samples"
+            "since each rank must have at least one: use fewer ranks or more samples"
         )
     if force_equal_length:
         begin = n * comm.rank // comm.size
@@ -108,7 +109,7 @@ def _share(function, n, comm, force_equal_length):
 def create_empty_dataset(dataset: Sized) -> list[tuple[()]]:
     """Returns a dataset of the same length whose samples are empty tuples.
 
-    Use it on ranks that take part in each step of a model without data.
+    Use it on ranks that have no data but take part in each step of a model.
 
     Example:
         >>> mpchain.distributed.create_empty_dataset(range(3))
@@ -123,7 +124,7 @@ def get_n_iterations_for_one_epoch(
     """Returns the number of batches of an epoch, on the rank with the most samples.
 
     Args:
-        dataset: this rank's share, such as that of :func:`scatter_dataset`.
+        dataset: this rank's share, such as the result of :func:`scatter_dataset`.
         local_batch_size: number of samples in a batch of one rank.
         comm: the communicator of the ranks.
 
@@ -137,7 +138,7 @@ def get_n_iterations_for_one_epoch(
 def get_epoch_trigger(
     n_epochs: int, dataset: Sized, local_batch_size: int, comm: Communicator
 ) -> tuple[int, str]:
-    """Returns the trigger (number, "iteration") that fires after ``n_epochs`` on all ranks.
+    """Returns the trigger (number, "iteration") that fires after ``n_epochs`` epochs on all ranks.
 
     Args:
         n_epochs: number of epochs.

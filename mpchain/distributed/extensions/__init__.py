@@ -1,4 +1,5 @@
-"""Trainer extensions for several ranks. Add those that communicate on all ranks."""
+"""Trainer extensions for several ranks. An extension that communicates must be added on all
+ranks."""
 
 from mpchain.distributed.checkpoints import checkpoint as checkpoint
 from mpchain.distributed.extensions.aggregation import AllreducePersistent as AllreducePersistent

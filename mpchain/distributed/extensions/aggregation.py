@@ -22,7 +22,7 @@ from mpchain.training.triggers.interval import TriggerLike
 class AllreducePersistent(Extension):
     """Replaces the persistent floating-point arrays of a model with their means over the ranks.
 
-    Running statistics of batch normalization are such arrays: each rank gathers them from its own
+    Running statistics of batch normalization are such arrays: each rank computes them from its own
     samples. The extension runs before evaluators.
 
     Args:
@@ -42,7 +42,7 @@ class AllreducePersistent(Extension):
         self.model, self.comm = model, comm
 
     def __call__(self, trainer: Trainer | None = None) -> None:
-        """Averages the arrays."""
+        """Averages the persistent arrays of the model over the ranks; collective."""
         self.model.device_resident_accept(_Averaging(self.comm))
 
 
@@ -72,10 +72,10 @@ class ObservationAggregator(Extension):
         comm: the communicator of the ranks.
         original_key: name of the value in each rank's observation.
         aggregated_key: name of the result; None means ``original_key``.
-        comm_trigger: when the ranks exchange the values reported since the last exchange.
-        aggregator: function of a list with one list per rank, of the values in the order in which
-            they were reported (numbers, host arrays, or pairs of value and weight), that returns
-            the result; called on rank 0 only. None means the mean of all values.
+        comm_trigger: when the ranks gather the values that were reported since the last time.
+        aggregator: function that returns the result for a list with one list per rank, which holds
+            the rank's values in the order in which they were reported (numbers, host arrays, or
+            pairs of value and weight); called on rank 0 only. None means the mean of all values.
 
     Example:
         >>> from mpchain.distributed.extensions import ObservationAggregator
@@ -103,7 +103,8 @@ class ObservationAggregator(Extension):
         self._values = []
 
     def __call__(self, trainer: Trainer) -> None:
-        """Records the value; exchanges and aggregates if the trigger fires."""
+        """Records the value; if the trigger fires, gathers and aggregates the values of all
+        ranks."""
         if self.original_key in trainer.observation:
             self._values.append(_as_plain(trainer.observation[self.original_key]))
         if not self._comm_trigger(trainer):
@@ -115,9 +116,9 @@ class ObservationAggregator(Extension):
             trainer.observation[self.aggregated_key] = self.comm.bcast_obj(result)
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores the trigger and this rank's values that wait for it.
+        """Saves or restores the trigger and this rank's values that were not aggregated yet.
 
-        If the ranks' values differ, each rank must save its own.
+        Each rank must save its own state if the ranks' values differ.
         """
         serialize_part_if_stored(self._comm_trigger, serializer["comm_trigger"])
         numbers = [value for value in self._values if not isinstance(value, np.ndarray)]
@@ -126,7 +127,7 @@ class ObservationAggregator(Extension):
 
 
 def _as_plain(value):
-    """Returns a reported value as a number or host array; pairs as pairs."""
+    """Returns a reported value as a number or host array, or as a pair of them for a pair."""
     if isinstance(value, (tuple, list)):
         return tuple(map(_as_plain, value))
     value = cuda.to_cpu(getattr(value, "array", value))
@@ -147,10 +148,10 @@ def means_over_ranks(comm: Communicator, summary: DictSummary) -> dict[str, Any]
 
     Args:
         comm: the communicator of the ranks.
-        summary: this rank's values with their weights; names may differ by rank.
+        summary: this rank's values with their weights; ranks may have different names.
 
     Returns:
-        The weighted mean over all ranks by name, the same on all ranks.
+        A dict from each name to the weighted mean over all ranks, the same on all ranks.
 
     Example:
         >>> summary = DictSummary()

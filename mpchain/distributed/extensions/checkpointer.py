@@ -22,11 +22,11 @@ from mpchain.training.progress import print_line
 class MultiNodeCheckpointer(Extension):
     """Saves the trainer on each rank once an epoch, as ChainerMN's extension does.
 
-    ``create_multi_node_checkpointer`` is another name. New programs should use
-    :func:`~mpchain.distributed.extensions.checkpoint`: it writes shared values only once, in
-    the background, and any number of ranks can load it. Both extensions find, verify and choose
-    files with the same functions; this one keeps ChainerMN's file format, in which only the rank
-    that wrote a file can load it.
+    ``create_multi_node_checkpointer`` is another name of this class. New programs should use
+    :func:`~mpchain.distributed.extensions.checkpoint`: it writes shared values only once, in the
+    background, and any number of ranks can load its checkpoints. Both extensions find, verify and
+    choose files with the same functions; this one keeps ChainerMN's file format, in which only the
+    rank that wrote a file can load it.
 
     Files are called ``<name>.<rank>.<iteration>``. They are deleted when training ends without a
     failure.
@@ -103,7 +103,7 @@ class MultiNodeCheckpointer(Extension):
     def maybe_load(
         self, trainer: Trainer, optimizer: Optimizer | None = None, path: str | None = None
     ) -> int | None:
-        """Restores the trainer from the latest iteration that all ranks have; collective.
+        """Restores the trainer from the latest iteration that all ranks have saved; collective.
 
         Files whose content is damaged on any rank are skipped.
 
@@ -118,8 +118,8 @@ class MultiNodeCheckpointer(Extension):
 
         Raises:
             OSError: a rank cannot read its files; raised on all ranks.
-            SerializationError: a rank has files of several iterations, but all ranks have none in
-                common, or each of these is damaged on some rank; or a file does not fit.
+            SerializationError: ranks have files, but all ranks have no iteration in common, or each
+                common iteration is damaged on some rank; or a file does not fit.
         """
         if self.path is None:
             self.path = path if path is not None else trainer.out
@@ -141,7 +141,7 @@ class MultiNodeCheckpointer(Extension):
             if self._comm.rank == 0:
                 print_line(f"resuming from {self._file(folder, iteration)}")
             return iteration
-        # A rank may have its first file, and another not yet, when a job ends.
+        # When a job ends, one rank may already have its first file while another rank has none.
         if damages or max(map(len, held)) > 1:
             rules = [f"rank {rank} has {found or 'none'}" for rank, found in enumerate(held)]
             raise SerializationError(
@@ -152,7 +152,8 @@ class MultiNodeCheckpointer(Extension):
         return None
 
     def get_stats(self) -> dict[str, float]:
-        """Returns this rank's statistics: the numbers of files ``saved`` and ``deleted``, and the
+        """Returns this rank's statistics: the numbers of files that were ``saved`` and ``deleted``,
+        and the
         ``bytes`` and ``seconds`` of saving."""
         return dict(self._stats)
 
@@ -179,7 +180,7 @@ create_multi_node_checkpointer = MultiNodeCheckpointer
 
 
 def _find_damage(file):
-    """Returns the fault of a file; empty if its content is complete."""
+    """Returns what is damaged in a file; the empty string if nothing is."""
     try:
         read_npz(file)
     except DamagedFileError as error:

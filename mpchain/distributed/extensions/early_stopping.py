@@ -1,4 +1,4 @@
-"""The stop trigger that ends training on all ranks when a value does not improve."""
+"""The stop trigger that ends training on all ranks when a value no longer improves."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ from mpchain.training.triggers.interval import TriggerLike
 class MultiNodeEarlyStoppingTrigger:
     """An :class:`mpchain.training.triggers.EarlyStoppingTrigger` that fires on all ranks at once.
 
-    It compares the mean of the value over all ranks, which it also reports.
+    It monitors the mean of the value over all ranks, and also reports this mean.
 
     Args:
         comm: the communicator of the ranks.
         check_trigger, monitor, patience, mode, max_trigger, restore_best: see
             :class:`mpchain.training.triggers.EarlyStoppingTrigger`.
-        verbose: whether rank 0 prints a line when it fires.
+        verbose: whether rank 0 prints a line when the trigger fires.
         suffix: appended to ``monitor`` in the name of the mean.
 
     Example:
@@ -56,7 +56,8 @@ class MultiNodeEarlyStoppingTrigger:
         return self._trigger(trainer)
 
     def get_training_length(self) -> tuple[Any, str] | None:
-        """Returns the limit as ``(length, unit)``, or None if ``max_trigger`` does not know it."""
+        """Returns the limit as ``(length, unit)``, or None if ``max_trigger`` has no known
+        limit."""
         return self._trigger.get_training_length()
 
     def serialize(self, serializer: AbstractSerializer) -> None:

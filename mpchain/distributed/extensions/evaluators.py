@@ -16,14 +16,14 @@ from mpchain.typing import DeviceLike
 def create_multi_node_evaluator(actual_evaluator: Evaluator, communicator: Communicator) -> Any:
     """Makes an evaluator return means over the samples of all ranks, the same on every rank.
 
-    Each rank evaluates any number of its own samples, including zero. Sums and weights are
-    combined, not means. If a subclass overrides ``evaluate``, which returns only means, the means
-    are averaged with equal weights.
+    Each rank evaluates any number of its own samples, including zero. The ranks combine sums and
+    weights, not means. If a subclass overrides ``evaluate``, which returns only means, the ranks
+    average these means with equal weights.
 
     Args:
-        actual_evaluator: the evaluator. Its iterator yields this rank's share of the data, such as
-            those of :func:`mpchain.distributed.create_sharded_iterator` or
-            :func:`mpchain.distributed.scatter_dataset`.
+        actual_evaluator: the evaluator. Its iterator yields this rank's share of the data, from
+            :func:`mpchain.distributed.create_sharded_iterator` or
+            :func:`mpchain.distributed.scatter_dataset`, for example.
         communicator: the communicator of the ranks.
 
     Returns:
@@ -54,7 +54,7 @@ def create_multi_node_evaluator(actual_evaluator: Evaluator, communicator: Commu
         for summary, doubt in communicator.allgather_obj((summarize(), actual_evaluator.doubt)):
             total.merge(summary)
             doubts.append(doubt)
-        # All ranks test the same condition, each with its own values.
+        # All ranks check the same conditions, each with its own values.
         actual_evaluator.warn(next(filter(None, doubts), None) if communicator.rank == 0 else None)
         return total.compute_mean()
 
@@ -72,7 +72,8 @@ class GenericMultiNodeEvaluator(Evaluator):
         comm: the communicator of the ranks.
         iterator, target, device, converter: see :class:`mpchain.training.extensions.Evaluator`.
         root: the rank that aggregates.
-        progress_hook: function to call with each batch after its evaluation; only on the root.
+        progress_hook: function that is called with each batch after its evaluation, on the root
+            only.
 
     Example:
         >>> class Largest(mpchain.distributed.GenericMultiNodeEvaluator):
@@ -110,7 +111,7 @@ class GenericMultiNodeEvaluator(Evaluator):
 
         Args:
             results: the results of :meth:`calc_local` on all ranks: for the first batch of each
-                rank, in the order of ranks, then for the second ones, and so on.
+                rank, in the order of the ranks, then for the second batches, and so on.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement aggregate")
 

@@ -1,4 +1,4 @@
-"""The extension that lets one rank save state that is divided among all."""
+"""The extension that lets one rank save state that is divided among all ranks."""
 
 from types import TracebackType
 
@@ -8,8 +8,8 @@ from mpchain.training import Extension, Trainer
 class GatherState(Extension):
     """Gathers the state of sharded optimizers on one rank, right before that rank saves it.
 
-    Add it on all ranks, with the trigger of the snapshot; the default is once an epoch. It also
-    gathers when Ctrl-C or SIGTERM ends training.
+    Add the extension on all ranks, with the trigger of the snapshot; the default is once an epoch.
+    It also gathers when Ctrl-C or SIGTERM ends training.
 
     Args:
         root: the rank that saves.
@@ -27,11 +27,12 @@ class GatherState(Extension):
         self.root = root
 
     def __call__(self, trainer: Trainer) -> None:
-        """Gathers the states."""
+        """Gathers the states of all sharded optimizers on the root; collective."""
         for optimizer in trainer.updater.get_all_optimizers().values():
             optimizer.gather_state(self.root)
 
     def on_error(self, trainer: Trainer, exc: BaseException, tb: TracebackType | None) -> None:
-        """Gathers the states if a signal ended training, which it does on all ranks at once."""
+        """Gathers the states if a signal ended training, because a signal ends it on all ranks at
+        once."""
         if trainer.is_interrupted:
             self(trainer)

@@ -14,15 +14,15 @@ def multi_node_snapshot(
 ) -> Snapshot:
     """Makes a snapshot extension save once for each set of ranks with the same state; collective.
 
-    The least rank of each set saves, to a file whose name has the suffix ``.<rank>``. With
-    ``autoload`` it loads, and sends the file to the others of its set. The number of ranks may
-    therefore change, as long as the sets begin with the same ranks.
+    The lowest rank of each set saves, to a file whose name has the suffix ``.<rank>``. With
+    ``autoload`` this rank loads the file, and sends it to the other ranks of its set. The number of
+    ranks may therefore change, as long as the lowest ranks of the sets stay the same.
 
     Args:
         comm: the communicator of the ranks.
         snapshot: a result of :func:`mpchain.training.extensions.snapshot`, equal on all ranks.
-        replica_sets: the sets; each is a rank, or an iterable of ranks. The ranks that are in none
-            of the sets form one more set.
+        replica_sets: the sets; each is a rank, or an iterable of ranks. The ranks that are in no
+            set form one more set.
 
     Returns:
         The extension; add it on all ranks.
@@ -56,16 +56,19 @@ def _set_of(rank, size, replica_sets):
     for r in known:
         if not 0 <= r < size:
             raise ValueError(
-                f"multi_node_snapshot: replica_sets must hold ranks from 0 to {size - 1}, not {r}"
+                f"multi_node_snapshot: replica_sets must hold ranks from 0 to {size - 1}, not {r!r}"
             )
         if known.count(r) > 1:
-            raise ValueError(f"multi_node_snapshot: rank {r} is in two of the replica_sets")
+            raise ValueError(
+                f"multi_node_snapshot: replica_sets must hold each rank once, but rank {r} is "
+                "in two sets"
+            )
     sets.append([r for r in range(size) if r not in known])
     return next(members for members in sets if rank in members)
 
 
 class _MultiNodeSnapshot(Snapshot):
-    """The snapshot of one set of ranks, on one of them."""
+    """The snapshot of one set of ranks; its lowest rank saves."""
 
     def __init__(self, snapshot, part, least):
         vars(self).update(vars(snapshot))

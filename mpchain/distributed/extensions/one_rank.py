@@ -7,7 +7,7 @@ from mpchain.training import Extension, Trainer
 
 
 def only_on_rank_0(extension: object, comm: Communicator) -> Any:
-    """Returns the extension on rank 0, and on other ranks one that does nothing.
+    """Returns the extension on rank 0, and on other ranks an extension that does nothing.
 
     Use it for extensions that print, plot or save. The extension must not communicate, since the
     other ranks do not take part.
@@ -25,7 +25,7 @@ def only_on_rank_0(extension: object, comm: Communicator) -> Any:
 
 
 class Absent(Extension):
-    """Stands for an extension that another rank runs: it has its name, and does nothing.
+    """Stands for an extension that runs on another rank: it has the same name, and does nothing.
 
     Args:
         extension: the extension.

@@ -14,7 +14,7 @@ from mpchain.training.extensions import ProgressBar
 class MultiNodeProgressBar(ProgressBar):
     """Shows progress on rank 0, with the number of samples per second on all ranks together.
 
-    Add it on all ranks.
+    Add the extension on all ranks.
 
     Args:
         comm: the communicator of the ranks.

@@ -7,10 +7,10 @@ gradients. Two things follow:
 
 * A mean over the samples of all ranks is the sum of the ranks' own means, each times the rank's
   share of the samples. ``MultiNodeOptimizer.update(lossfun)`` begins backward with that share, and
-  sums the gradients of the parameters over the ranks. A loss that each rank computes of its own
-  samples is thus trained exactly as one process trains it on all of them, for any collectives
-  within it. (Without a loss function, or within ``no_sync``, it can only weight gradients: losses
-  with collectives then need the same number of samples on all ranks.)
+  sums the gradients of the parameters over the ranks. If each rank computes a loss from its own
+  samples, the ranks therefore train exactly as one process trains on all samples, whichever
+  collectives the loss contains. (Without a loss function, or within ``no_sync``, the optimizer can
+  only weight gradients: losses with collectives then need the same number of samples on all ranks.)
 * A rank's gradient by its copy of a parameter is only a part of the gradient, until the parts are
   summed. A penalty on the gradient of the whole loss must use the sum over the ranks::
 
@@ -27,17 +27,18 @@ graph alone determines backward's order: if the graphs of all ranks are the same
 to do (a rank's own functions in between do no harm unless they change the dependencies). In detail:
 
 * Backward does not reach results that the loss does not depend on. Tie an unused result to a used
-  one by :func:`pseudo_connect`. That includes *delegate variables*, which stand for results that a
-  rank does not have; ``delegate.backward()`` works as well.
-* :func:`mpchain.grad` visits the functions between its arguments. Ranks that take part in a
-  function without an input must give it a Variable, and ask for the gradient by that.
-* :func:`sendrecv`, :func:`permute` and :func:`shift` exchange values of neighbors. They wait for
-  no receiver, and need no delegate variables.
+  result by :func:`pseudo_connect`. Unused results include *delegate variables*, which stand for
+  results that a rank does not have; ``delegate.backward()`` works as well.
+* :func:`mpchain.grad` visits the functions between its arguments. A rank that takes part in a
+  function without an input must pass a Variable to the function, and ask for the gradient by that
+  Variable.
+* :func:`sendrecv`, :func:`permute` and :func:`shift` exchange values between neighbors. They wait
+  for no receiver, and need no delegate variables.
 * If ranks call different sequences of :func:`send` and :func:`recv`, each call should depend on the
-  one before, by ``delegate_variable`` and :func:`pseudo_connect`. Backward then exchanges messages
+  call before it, by ``delegate_variable`` and :func:`pseudo_connect`. Backward then sends messages
   in exactly the opposite order on all ranks, and cannot hang unless forward does.
 
-In one process all of them are identities.
+In a single process all these functions are identities.
 """
 
 from mpchain.distributed.functions.communication import allgather as allgather

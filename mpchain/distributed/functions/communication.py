@@ -1,4 +1,5 @@
-"""Communication between ranks as one differentiable function, and the table of its adjoints."""
+"""Communication between ranks as one differentiable function, and the table of adjoint
+operations."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from mpchain.variable import Variable, as_variable
 
 
 def parts_of(comm: Communicator, x: Array, axis: int) -> list[Array]:
-    """Returns the slices of ``x`` that belong to the ranks.
+    """Returns for each rank the slice of ``x`` along an axis that belongs to the rank.
 
     >>> parts_of(comm, np.arange(3), 0)
     [array([0, 1, 2])]
@@ -32,7 +33,7 @@ def _joined(comm, x, axis):
     whole = get_array_module(x).concatenate(parts, axis)
     held = [part.shape[axis] for part in parts]
     if held != [part.shape[axis] for part in parts_of(comm, whole, axis)]:
-        raise ValueError(f"join: the ranks must have the parts that split makes, not {held}")
+        raise ValueError(f"join: the ranks must pass parts of the sizes of split, not {held}")
     return whole
 
 
@@ -41,8 +42,8 @@ def _at_root(y):
 
 
 # Maps each operation to its adjoint and its computation. The computation maps the arrays that this
-# rank sends, if any, to those that it receives, if any. Both take the same further arguments.
-# Messages are added elsewhere.
+# rank sends, if any, to the arrays that it receives, if any. The operation and its adjoint take the
+# same further arguments. `messages.py` adds its own operations.
 TABLE = {
     "allreduce": ("allreduce", lambda node, xs: [node.comm.allreduce(*xs)]),
     "bcast": ("reduce", lambda node, xs, root: [node.comm.bcast(*xs or [None], root)]),
@@ -59,31 +60,31 @@ TABLE = {
     "split": ("join", lambda node, xs, axis: [parts_of(node.comm, xs[0], axis)[node.comm.rank]]),
     "join": ("split", lambda node, xs, axis: [_joined(node.comm, xs[0], axis)]),
 }
-# The leaf of all tokens that depend on nothing else. It holds no gradient, as there is no Variable.
-# It is always the same, so that :func:`mpchain.functions.forget` finds that a function depends on
-# the same variables when it is called again.
+# The leaf of all tokens that depend on nothing else. It holds no gradient, because it has no
+# Variable. It is always the same node, so that :func:`mpchain.functions.forget` finds that a
+# function depends on the same variables when the function is called again.
 _START = Variable(np.empty(0, np.float32)).node
 
 # In these operations, ranks have different roles.
 _ONE_SIDED = ("bcast", "reduce", "gather", "scatter", "send", "recv")
 
-# In these operations, a rank can tell from its input whether the others need gradients.
+# In these operations, a rank can tell from its input whether the other ranks need gradients.
 _DECIDED_HERE = ("send", "distribute", "split")
 
 
 class Communication(FunctionNode):
-    """An application of an operation of the table: the only node class of all of them.
+    """An application of any operation of the table; all operations share this node class.
 
     Besides arrays, the node takes and returns a *token*, an empty Variable. Tokens create
     dependencies between applications that must run one after the other. If a rank sends or receives
-    no array, only the token connects the node to the graph. Since the gradients of tokens are
-    tokens, the same holds for the graph of the gradient.
+    no array, only the token connects the node to the graph. The graph of the gradient is connected
+    in the same way, because the gradients of tokens are tokens.
 
     Args:
         operation: name in the table.
-        comm: the ranks; None if nothing is exchanged.
+        comm: the communicator of the ranks; None if the operation sends nothing.
         arguments: the operation's further arguments.
-        is_awaited: for ``send``: whether gradients must come back. ``recv`` sets it.
+        is_awaited: for ``send``: whether the receiver must send gradients back; ``recv`` sets it.
         order: order of the derivative that the node is part of; 0 in forward.
         number: number of the forward message whose derivative the node computes; None in forward.
 
@@ -137,9 +138,9 @@ class Communication(FunctionNode):
     def _after_myself(self, token):
         """Makes the token of the gradient depend on this node.
 
-        The gradient of a linear operation does not depend on its input. Another rank's gradient
-        may depend on it through computations on the result. That rank then runs this node again for
-        the next order, so this rank must do so, too.
+        The gradient of a linear operation does not depend on its input, but another rank's gradient
+        may, through computations on the result. The other rank then runs this node again for the
+        next order, so this rank must do so, too.
         """
         own = self.output_variable(len(self._kinds), self._token_array)
         return own if token is None else own + token
@@ -156,10 +157,11 @@ def communicate(
     """Applies an operation; returns the list of Variables that this rank gets, and the token.
 
     The result always requires a gradient, even if the input does not: either all ranks must take
-    part in backward or none, and a rank does not know the inputs of the others. The exceptions are
-    messages, whose sender decides, and values that are the same on all ranks.
+        part in backward or none, and a rank does not know the inputs of the other ranks. The
+        exceptions are messages, whose sender decides, and values that are the same on all ranks.
 
-    ``source`` has the order of derivative and the number of a message, see :class:`Communication`.
+    ``source`` is a pair of the order of derivative and the number of a message, see
+    :class:`Communication`.
     """
     is_awaited = True
     if operation in _DECIDED_HERE:
@@ -193,7 +195,8 @@ def check_comm(function: str, comm: object) -> None:
     """
     if not isinstance(comm, Communicator):
         raise TypeError(
-            f"{function}: the communicator must be a Communicator, not {type(comm).__name__}"
+            f"{function}: comm must be a Communicator, such as the result of "
+            f"create_communicator, not {type(comm).__name__}"
         )
 
 
@@ -204,7 +207,7 @@ def _collective(operation, comm, xs, **arguments):
 
 
 def _from_root(operation, comm, xs, root):
-    """Applies an operation to which only the root gives arrays; returns the only Variable."""
+    """Applies an operation whose arrays come from the root; returns this rank's only Variable."""
     check_comm(operation, comm)
     if comm.rank == root:
         (y,), _ = communicate(operation, comm, xs, root=root)
@@ -214,7 +217,7 @@ def _from_root(operation, comm, xs, root):
 
 
 def allreduce(comm: Communicator, x: Input) -> Variable:
-    """Sums over the ranks.
+    """Sums the arrays of all ranks.
 
     Args:
         comm: the communicator of the ranks.
@@ -236,12 +239,12 @@ def bcast(comm: Communicator, x: Input | None, root: int = 0) -> Variable:
 
     Args:
         comm: the communicator of the ranks.
-        x: Variable or array at the root. Elsewhere None, or any Variable: the result then
-            depends on it, with a gradient of zero.
-        root: the rank whose array it is.
+        x: Variable or array at the root. On other ranks None, or any Variable: the result then
+            depends on that Variable, with a gradient of zero.
+        root: the rank that sends its array.
 
     Returns:
-        Variable, on every rank.
+        Variable with the root's array, on every rank.
 
     Example:
         >>> mpchain.distributed.functions.bcast(comm, np.ones(2))
@@ -251,7 +254,7 @@ def bcast(comm: Communicator, x: Input | None, root: int = 0) -> Variable:
 
 
 def reduce(comm: Communicator, x: Input, root: int = 0) -> Variable:
-    """Sums over the ranks, for the root.
+    """Sums the arrays of all ranks on the root.
 
     Args:
         comm: the communicator of the ranks.
@@ -270,7 +273,7 @@ def reduce(comm: Communicator, x: Input, root: int = 0) -> Variable:
 
 
 def gather(comm: Communicator, x: Input, root: int = 0) -> tuple[Variable, ...] | Variable:
-    """Gives the arrays of all ranks to the root.
+    """Sends the arrays of all ranks to the root.
 
     Args:
         comm: the communicator of the ranks.
@@ -278,7 +281,7 @@ def gather(comm: Communicator, x: Input, root: int = 0) -> tuple[Variable, ...] 
         root: the rank that gets the arrays.
 
     Returns:
-        tuple of Variables, one per rank, at the root; a delegate variable elsewhere.
+        At the root, a tuple of Variables, one per rank; on other ranks, a delegate variable.
 
     Example:
         >>> mpchain.distributed.functions.gather(comm, np.ones(2))
@@ -289,16 +292,16 @@ def gather(comm: Communicator, x: Input, root: int = 0) -> tuple[Variable, ...] 
 
 
 def scatter(comm: Communicator, xs: Sequence[Input] | None, root: int = 0) -> Variable:
-    """Gives each rank one of the root's arrays.
+    """Sends each rank one of the root's arrays.
 
     Args:
         comm: the communicator of the ranks.
-        xs: sequence of Variables or arrays, one per rank, at the root; shapes may differ. Elsewhere
-            None, or any Variable, see :func:`bcast`.
-        root: the rank whose arrays they are.
+        xs: at the root, a sequence of Variables or arrays, one per rank; shapes may differ. On
+            other ranks None, or any Variable, see :func:`bcast`.
+        root: the rank that sends its arrays.
 
     Returns:
-        Variable, on every rank.
+        Variable with the array for this rank.
 
     Example:
         >>> mpchain.distributed.functions.scatter(comm, [np.ones(2)])
@@ -308,7 +311,7 @@ def scatter(comm: Communicator, xs: Sequence[Input] | None, root: int = 0) -> Va
 
 
 def allgather(comm: Communicator, x: Input) -> tuple[Variable, ...]:
-    """Gives the arrays of all ranks to all ranks.
+    """Sends the arrays of all ranks to all ranks.
 
     Args:
         comm: the communicator of the ranks.
@@ -330,11 +333,11 @@ def reduce_scatter(comm: Communicator, xs: Sequence[Input]) -> Variable:
 
     Args:
         comm: the communicator of the ranks.
-        xs: sequence of Variables or arrays, one per rank; the shapes of those for one rank must be
-            the same on all ranks.
+        xs: sequence of Variables or arrays, one per rank; all ranks must pass the same shape for
+            one rank.
 
     Returns:
-        Variable.
+        Variable with the sum of the arrays for this rank.
 
     Example:
         >>> mpchain.distributed.functions.reduce_scatter(comm, [np.ones(2)])
@@ -345,14 +348,14 @@ def reduce_scatter(comm: Communicator, xs: Sequence[Input]) -> Variable:
 
 
 def alltoall(comm: Communicator, xs: Sequence[Input]) -> tuple[Variable, ...]:
-    """Gives each rank one array of every rank.
+    """Sends each rank one array of every rank.
 
     Args:
         comm: the communicator of the ranks.
         xs: sequence of Variables or arrays, one per rank; shapes may differ.
 
     Returns:
-        tuple of Variables: the one that each rank has at this rank's index.
+        tuple of Variables, one per rank: the array that the rank passed at this rank's index.
 
     Example:
         >>> mpchain.distributed.functions.alltoall(comm, [np.ones(2)])
@@ -367,14 +370,14 @@ def pseudo_connect(
 ) -> Variable | tuple[Variable, ...]:
     """Returns variables unchanged, but makes them depend on another variable, too.
 
-    Backward reaches the inputs of that variable after all computations that use the results.
+    Backward reaches the inputs of that variable only after all computations that use the results.
 
     Args:
         delegate_variable: a delegate variable, or any other Variable. None adds no dependency.
         actual_variables: Variables or arrays.
 
     Returns:
-        Variable, or a tuple of them if there are several.
+        Variable, or a tuple of Variables if several are passed.
 
     Raises:
         TypeError: there are no ``actual_variables``.
@@ -385,7 +388,7 @@ def pseudo_connect(
         variable([1., 1.])
     """
     if not actual_variables:
-        raise TypeError("pseudo_connect: actual_variables must be given: there are none")
+        raise TypeError("pseudo_connect: pass at least one Variable or array in actual_variables")
     if delegate_variable is None:
         ys = tuple(map(as_variable, actual_variables))
     else:
@@ -394,7 +397,7 @@ def pseudo_connect(
 
 
 def tied(delegate_variable: Variable, xs: Sequence[Input]) -> tuple[Variable, ...]:
-    """Returns variables that depend on another one, too; see :func:`pseudo_connect`.
+    """Returns variables that also depend on another variable; see :func:`pseudo_connect`.
 
     >>> tied(Variable(np.ones(1)), [np.ones(2)])
     (variable([1., 1.]),)
@@ -404,14 +407,15 @@ def tied(delegate_variable: Variable, xs: Sequence[Input]) -> tuple[Variable, ..
 
 
 def distribute(comm: Communicator, x: Input) -> Variable:
-    """Begins a computation in which each rank has its own part, from values that all ranks share.
+    """Marks values that all ranks share as inputs of a computation that the ranks divide among
+    them.
 
-    With :func:`sum_up`, :func:`split` and :func:`join` this is for models whose layers are divided
-    among the ranks, while the values between the layers, and the loss, are the same on all of them.
-    The gradients of shared values are also the same on all ranks: they are gradients of one loss,
-    not of the sum of the ranks' losses. A rank's gradients are therefore correct already, and must
-    not be summed over these ranks. (Each rank may also belong to another communicator, for parallel
-    data.)
+    With :func:`sum_up`, :func:`split` and :func:`join` this function is for models whose layers are
+    divided among the ranks, while the values between the layers, and the loss, are the same on all
+    ranks. The gradients of shared values are also the same on all ranks: they are gradients of one
+    loss, not of the sum of the ranks' losses. A rank's gradients are therefore correct already, and
+    must not be summed over these ranks. (Each rank may also belong to another communicator, for
+    data parallelism.)
 
     Args:
         comm: the communicator of the ranks.
@@ -429,7 +433,7 @@ def distribute(comm: Communicator, x: Input) -> Variable:
 
 
 def sum_up(comm: Communicator, x: Input) -> Variable:
-    """Ends a computation in which each rank has its own part: sums the parts.
+    """Ends a computation that the ranks divide among them: sums the results of the ranks.
 
     Args:
         comm: the communicator of the ranks.
@@ -448,16 +452,16 @@ def sum_up(comm: Communicator, x: Input) -> Variable:
 
 
 def split(comm: Communicator, x: Variable | Array, axis: int = 0) -> Variable:
-    """Begins a computation in which each rank has its own part: a slice of a shared array.
+    """Begins a computation that the ranks divide among them: each rank gets a slice of an array.
 
     Args:
         comm: the communicator of the ranks.
         x: Variable or array, the same on all ranks.
-        axis: the axis along which the ranks get even parts; the first ranks get one element more
-            if it cannot be divided evenly.
+        axis: the axis along which ``x`` is divided. If its length is not divisible by the number of
+            ranks, the first ranks get one element more.
 
     Returns:
-        Variable; see :func:`distribute`.
+        Variable with this rank's slice; see :func:`distribute`.
 
     Example:
         >>> mpchain.distributed.functions.split(comm, np.ones(2))
@@ -468,18 +472,18 @@ def split(comm: Communicator, x: Variable | Array, axis: int = 0) -> Variable:
 
 
 def join(comm: Communicator, x: Variable | Array, axis: int = 0) -> Variable:
-    """Ends a computation in which each rank has its own part: concatenates the parts.
+    """Ends a computation that the ranks divide among them: concatenates the ranks' arrays.
 
     Args:
         comm: the communicator of the ranks.
-        x: Variable or array; the parts must be even, as those of :func:`split`.
-        axis: the axis along which they are concatenated.
+        x: Variable or array; the ranks must have slices of the sizes that :func:`split` makes.
+        axis: the axis along which the arrays are concatenated.
 
     Returns:
         Variable, the same on all ranks; see :func:`distribute`.
 
     Raises:
-        ValueError: the parts are not even.
+        ValueError: the ranks have other sizes than :func:`split` makes.
 
     Example:
         >>> mpchain.distributed.functions.join(comm, np.ones(2))

@@ -1,4 +1,4 @@
-"""Messages between ranks as differentiable functions: send and recv, and exchanges of neighbors."""
+"""Differentiable messages between ranks: send and recv, and exchanges between neighbors."""
 
 import functools
 import sys
@@ -20,7 +20,7 @@ _AGAIN = ", to be differentiated again (enable_double_backprop=True)"
 
 
 def _number(comm, kind):
-    counts = comm.n_crossing  # cleared when ranks are lost
+    counts = comm.n_crossing  # the counts restart when ranks are lost
     counts["function", *kind] += 1
     return counts["function", *kind]
 
@@ -28,8 +28,9 @@ def _number(comm, kind):
 def _identify(node, *kind):
     """Returns the description of a message, on which both ranks must agree.
 
-    In backward a rank may send or receive fewer messages than its peer, if its gradients do not
-    depend on some of them. The peer must not take another message for the one that it expects.
+    In backward, a rank may send or receive fewer messages than its peer, if its gradients do not
+    depend on some of them. The description keeps the peer from accepting a message other than the
+    one it expects.
     """
     if node.number is None:
         node.number = _number(node.comm, kind)
@@ -41,8 +42,8 @@ def _send(node, xs, rank, tag):
     identity = _identify(node, "to", rank, tag)
     if node.order and config.enable_backprop:
         identity += _AGAIN
-    # The shape of this empty array tells the receiver whether to send gradients back; the array
-    # needs no message. In backward, ranks may disagree about which messages exist.
+    # The shape of this empty array tells the receiver whether to send gradients back, without a
+    # message of its own. In backward, ranks may disagree about which messages exist.
     is_awaited = np.empty((int(node.is_awaited), 0), np.int32)
     node.comm.send((is_awaited, *xs), rank, tag, identity=identity, confirm=node.order > 0)
     return ()
@@ -51,7 +52,7 @@ def _send(node, xs, rank, tag):
 def _receive(node, xs, rank, tag):
     identity = _identify(node, "from", rank, tag)
     if node.order:
-        # If this rank differentiates again, its peer must do so too.
+        # If this rank differentiates again, its peer must do so, too.
         again = identity + _AGAIN
         identity = again if config.enable_backprop else (identity, again)
     is_awaited, *ys = node.comm.recv(rank, tag, identity=identity)
@@ -64,7 +65,8 @@ _WITH_GRAPH = weakref.WeakKeyDictionary()
 
 
 def _exchange(node, xs, dest, origin, kind, like, is_adjoint=False):
-    """Sends an array and receives another; the adjoint sends back the received array's gradient."""
+    """Sends an array and receives another; the adjoint operation sends back the gradient of the
+    received array."""
     if node.number is None:
         _look_for_lost(node.comm)
         node.number = tuple(
@@ -94,8 +96,8 @@ def _look_for_lost(comm):
             raise CollectiveMismatchError(
                 f"rank {comm.rank} of {comm.size}: rank {source} has sent back gradient {order} of "
                 f"message {number} ({kind[0]}), but the loss here did not depend on the result of "
-                "that call, so a gradient is wrong. Use the result, or tie it to another one by "
-                "pseudo_connect. What a rank without a source gets may be given as fill"
+                f"that call, so a gradient is wrong. Use the result, or tie it to another one by "
+                "pseudo_connect; a rank without a source can pass the value that it gets as fill"
             )
 
 
@@ -126,19 +128,20 @@ communication.TABLE |= {
 def send(
     communicator: Communicator, x: Input | Sequence[Input], rank: int, tag: int = 0
 ) -> Variable:
-    """Sends arrays to another rank, which must call :func:`recv`, and waits until that rank does.
+    """Sends arrays to another rank, which must call :func:`recv`, and waits for that call.
 
-    In backward the gradients come back, unless no array requires one.
+    In backward, the receiver sends the gradients back, unless no array requires a gradient.
 
     Args:
-        communicator: the ranks. ChainerMN's order, ``send(x, communicator, rank)``, is accepted.
-        x: Variable or array, or a sequence of them.
+        communicator: the communicator of the ranks. ChainerMN's order, ``send(x, communicator,
+            rank)``, is accepted, too.
+        x: Variable or array, or a sequence of Variables or arrays.
         rank: the receiver.
         tag: the message's tag.
 
     Returns:
-        The delegate variable, an empty Variable through which backward gets here: call its
-        ``backward``, or give it to :func:`recv` or :func:`pseudo_connect`.
+        The delegate variable, an empty Variable through which backward reaches this call: call its
+            ``backward``, or pass it to :func:`recv` or :func:`pseudo_connect`.
 
     Example:
         >>> delegate = mpchain.distributed.functions.send(comm, Variable(np.ones(2)), rank=0)
@@ -161,7 +164,7 @@ def recv(
 ) -> Variable | tuple[Variable, ...]:
     """Receives arrays that another rank sends.
 
-    In backward the gradients are sent back, before anything that ``delegate_variable`` depends on.
+    In backward, the gradients are sent back, before anything that ``delegate_variable`` depends on.
 
     Args:
         communicator: the communicator of the ranks.
@@ -171,7 +174,7 @@ def recv(
         force_tuple: whether to return a tuple for a single array, too.
 
     Returns:
-        Variable, or a tuple of them if there are several.
+        Variable, or a tuple of Variables if several arrays were sent.
 
     Example:
         >>> delegate = mpchain.distributed.functions.send(comm, np.ones(2), rank=0, tag=1)
@@ -197,19 +200,19 @@ def sendrecv(
 ) -> Variable:
     """Sends an array to one rank and receives another, as ``MPI_Sendrecv`` does.
 
-    It does not wait for the receiver, so ranks cannot wait for each other in a circle, neither here
-    nor in backward, if all call it in the same order. Backward sends gradients the other way. As
-    with other collectives, the loss of each rank must depend on the result; an error says so where
-    a gradient was lost.
+    The call does not wait for the receiver, so ranks cannot wait for each other in a circle,
+    neither here nor in backward, if all ranks call ``sendrecv`` in the same order. Backward sends
+    gradients in the opposite direction. As with other collectives, the loss of each rank must
+    depend on the result; a rank that finds a lost gradient raises an error.
 
     Args:
         comm: the communicator of the ranks.
         x: Variable or array; shapes may differ between ranks.
         dest: the receiver; None, or ``MPI.PROC_NULL``, sends nothing.
-        source: the sender, likewise.
-        tag: the messages' tag. Those of one tag between two ranks arrive in their order.
-        fill: value for ranks without a source, which broadcasts to the shape of ``x``, such as
-            boundary values; None means zeros.
+        source: the sender; None, or ``MPI.PROC_NULL``, receives nothing.
+        tag: the messages' tag. Messages with one tag between two ranks arrive in order.
+        fill: value that a rank without a source gets, such as boundary values; it is broadcast to
+            the shape of ``x``. None means zeros.
 
     Returns:
         Variable: the array that the source has sent.
@@ -228,19 +231,20 @@ def permute(
     *,
     fill: Input | float | None = None,
 ) -> Variable:
-    """Sends arrays along a permutation of ranks, or a part of one.
+    """Sends arrays along a permutation of ranks, or of some of the ranks.
 
     Args:
         comm: the communicator of the ranks; all ranks must pass the same pairs.
         x: Variable or array; shapes may differ between ranks.
-        pairs: pairs (source, dest); a rank may be the source of one and the destination of one.
+        pairs: pairs (source, dest); a rank may be the source of at most one pair and the
+            destination of at most one.
         fill: see :func:`sendrecv`.
 
     Returns:
         Variable: the array that this rank's source has sent; see :func:`sendrecv`.
 
     Raises:
-        ValueError: a rank is twice a source or a destination, or does not exist.
+        ValueError: a rank is the source or the destination of two pairs, or does not exist.
 
     Example:
         >>> mpchain.distributed.functions.permute(comm, np.ones(2), [(0, 0)])
@@ -267,14 +271,14 @@ def shift(
     wrap: bool = False,
     fill: Input | float | None = None,
 ) -> Variable:
-    """Gives each rank the array of the rank that is ``offset`` before it.
+    """Sends each rank's array to the rank that is ``offset`` ranks after it.
 
     Args:
         comm: the communicator of the ranks; all ranks must pass the same offset.
         x: Variable or array; shapes may differ between ranks.
         offset: the number of ranks by which arrays move; it may be negative.
-        wrap: whether the first rank follows the last one.
-        fill: value for ranks that have none before them; see :func:`sendrecv`.
+        wrap: whether the first rank follows the last rank.
+        fill: value that a rank gets if no rank is ``offset`` before it; see :func:`sendrecv`.
 
     Returns:
         Variable: the array of rank ``comm.rank - offset``; see :func:`sendrecv`.
@@ -305,7 +309,7 @@ def _between(function, comm, x, ends, kind, fill):
 
 
 def _rank(comm, function, argument, rank):
-    """Returns a rank; None for that of MPI which means that there is none."""
+    """Checks and returns a rank; returns None for ``MPI.PROC_NULL``, which stands for no rank."""
     mpi: Any = sys.modules.get("mpi4py.MPI")
     if rank is None or (mpi is not None and rank == mpi.PROC_NULL):
         return None

@@ -18,7 +18,7 @@ def _sum_over_ranks(comm, x):
 
 
 def _scaled_deviations(x, comm, axis, eps, count):
-    """Returns normalized x and 1 / sqrt(var + eps), differentiable versions of the body's."""
+    """Returns normalized x and 1 / sqrt(var + eps) as differentiable functions of x."""
     mean = _sum_over_ranks(comm, np.sum(x, axis=axis, keepdims=True)) / count
     deviation = x - mean
     squares = np.sum(deviation * deviation, axis=axis, keepdims=True)
@@ -42,7 +42,8 @@ def _derivative(g, x, gamma, aux, comm, axis, eps):
     if isinstance(x, Variable):
         gx = (g * gamma - (normalized * through_std + through_mean)) * inverse_std
         return gx, g_gamma, g_beta
-    # The same formula with two arrays: allocating memory costs more than the arithmetic.
+    # This code computes the formula above with two arrays, because allocating memory costs more
+    # than the arithmetic.
     normalized *= through_std
     normalized += through_mean
     gx = np.multiply(g, gamma, out=work)
@@ -57,7 +58,7 @@ def _multi_node_batch_normalization(x, gamma, beta, comm, axis, eps, follow):
     total = x.sum(axis=axis, keepdims=True)
     n_local = xp.full(1, x.size // max(total.size, 1), x.dtype)
     sums = comm.allreduce(xp.concatenate([total.reshape(-1), n_local]))
-    count = xp.maximum(sums[-1], 1)  # without any samples, all sums are zero
+    count = xp.maximum(sums[-1], 1)  # if no rank has samples, all sums are zero
     mean = sums[:-1].reshape(total.shape) / count
     y = x - mean
     var = comm.allreduce((y * y).sum(axis=axis, keepdims=True)) / count
@@ -80,27 +81,28 @@ def batch_normalization(
     decay: float = 0.9,
     axis: Axes = None,
 ) -> Variable:
-    """Normalizes each channel by mean and variance of the samples of all ranks together.
+    """Normalizes each channel by the mean and variance of the samples of all ranks together.
 
-    The result is that of :func:`mpchain.functions.batch_normalization` for all samples in one
-    process, for any number of samples on each rank, zero included. Ranks sum two small arrays in
-    forward (the variance is computed from the deviations from the mean), and one in backward.
+    The result is equal to the result of :func:`mpchain.functions.batch_normalization` for all
+    samples in one process. Any number of samples on each rank is possible, including zero. Ranks
+    sum two small arrays in forward (the variance is computed from the deviations from the mean),
+    and one small array in backward.
 
     Args:
         comm: the communicator of the ranks.
         x: Variable or array (N, C, ...), floating point; N may differ between ranks.
         gamma, beta: Variables or arrays (C,), the same on all ranks.
-        eps: added to the variance.
-        running_mean, running_var: arrays (C,), updated in place by ``decay``; the variance is
-            unbiased there. They stay the same on all ranks.
+        eps: number that is added to the variance.
+        running_mean, running_var: arrays (C,), updated in place with ``decay`` by the mean and the
+            unbiased variance. They stay the same on all ranks.
         decay: weight of the running statistics' old values.
-        axis: the axes to reduce; None means all but those of gamma, which follow the first.
+        axis: the axes to reduce; None means the first axis and all axes after those of gamma.
 
     Returns:
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: gamma or beta do not fit.
+        InvalidType: gamma or beta do not have the shape of the channels of ``x``.
 
     Example:
         >>> x = np.array([[1.0], [3.0]])

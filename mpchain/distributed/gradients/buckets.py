@@ -1,7 +1,6 @@
 """Averaging gradients over ranks in flat buckets, while backward continues.
 
-This module adds the methods that average and copy models to communicators, which themselves handle
-only arrays.
+Communicators handle only arrays; this module adds the methods that average and copy models to them.
 """
 
 import collections
@@ -30,47 +29,50 @@ from mpchain.utils.flat_layout import FlatLayout, layouts
 from mpchain.variable import Parameter, Variable, own_grad
 
 BUCKET_BYTES = 4 * 1024 * 1024
-"""Bytes of gradients in one bucket. Larger buckets start later, smaller ones cost more messages."""
+"""Bytes of gradients in one bucket. Larger buckets start later; smaller buckets need more
+messages."""
 
 GPU_BUCKET_BYTES = 25 * 1024 * 1024
 FIRST_GPU_BUCKET_BYTES = 1024 * 1024
-"""Bucket sizes on GPUs, where starting a sum costs more; a small first bucket starts early."""
+"""Bytes in one bucket on GPUs, where starting a sum costs more; a small first one starts early."""
 NCCL_BYTES = 16
-"""Bytes that NCCL loads at once from arrays aligned to them; the smallest element has two bytes."""
+"""Bytes that NCCL loads at once from arrays aligned to this size; the smallest element has two
+bytes."""
 
 N_ROOMS = 3
-"""Number of arrays per bucket on a host. Only one is used, unless a program holds gradients."""
+"""Number of slots of a bucket on a host. Only one is used, unless a program holds gradients."""
 
 MOST_PENDING = 2
-"""Sums in flight once backward has ended: with more, buckets leave the cache in the meantime."""
+"""The most pending sums once backward has ended: with more, buckets leave the cache in the
+meantime."""
 
 
 class GradientReducer(Reducer):
     """Averages gradients over the ranks, bucket by bucket.
 
-    In the first step rank 0 learns the order in which backward finishes the gradients, and all
-    ranks lay the gradients out in that order in flat buckets of one dtype each. From then on a
+    In the first step rank 0 records the order in which backward finishes the gradients, and all
+    ranks lay the gradients out in that order in flat buckets of one dtype each. In later steps, a
     bucket is summed over the ranks as soon as its last gradient is final, while backward continues.
-    All ranks start the sums in the same order, for any order of their own backward.
+    All ranks start the sums in the same order, whatever the order of their own backward.
 
     A gradient is multiplied by the rank's share of the samples when it is copied into its bucket
-    (unless its loss was multiplied), and the ranks count who has each gradient. The sum is
-    therefore the mean; a gradient that no rank has stays None. Afterwards ``param.grad`` is a view
-    into the bucket. If a program still holds such views when the next step begins, the bucket uses
-    other memory on this rank; a program that holds the views of several steps gets copies from then
-    on.
+    (unless its loss was multiplied), and the ranks count how many of them have each gradient. The
+    sum is therefore the mean; a gradient that no rank has stays None. Afterwards ``param.grad`` is
+    a view into the bucket. If a program still holds such views when the next step begins, the
+    bucket uses another slot on this rank; if a program holds the views of several steps, it gets
+    copies from then on.
 
     With one rank gradients stay unchanged.
 
     Args:
         comm: the communicator of the ranks.
         zero_fill: whether a gradient that only some of the ranks with samples have counts as zeros
-            on the others.
-        compression: the function that sends a bucket, for example one of
-            :mod:`mpchain.distributed.gradients.compression`. It is called with the communicator and
-            the :class:`Bucket`, starts to replace its ``values`` with their sum over the ranks, and
-            returns a request with ``Test()`` and ``Wait()``. None uses the communicator's
-            configuration, by default exact sums.
+            on the other ranks.
+        compression: the function that sends a bucket, such as
+            :func:`mpchain.distributed.gradients.compression.float16`. It is called with the
+            communicator and the :class:`Bucket`, starts to replace the bucket's ``values`` with
+            their sum over the ranks, and returns a request with ``Test()`` and ``Wait()``. None
+            uses the communicator's configuration; its default is exact sums.
         message: see :class:`Reducer`. The message also counts the ranks that have each gradient.
 
     Attributes:
@@ -114,7 +116,7 @@ class GradientReducer(Reducer):
         self._names = {id(param): name for name, param in self._params.items()}
         self._order = {}  # names in the order in which gradients became final in the first step
         self._buckets: Any = None  # becomes a list once the ranks have agreed on the order
-        self._places = {}  # maps the parameter's id to its bucket and name
+        self._places = {}  # maps a parameter's id to its bucket and name
 
     def begin(
         self,
@@ -125,16 +127,16 @@ class GradientReducer(Reducer):
     ) -> None:
         if self._pending:
             raise RuntimeError(
-                "GradientReducer.begin: an exception ended the previous step while gradients were "
-                "pending; the ranks cannot continue after that: restart from a snapshot"
+                "GradientReducer.begin: an exception ended the previous step while sums of "
+                "gradients were pending, so the ranks cannot continue: restart from a snapshot"
             )
         self._means = {}
         super().begin(n_samples, **options)
         self._losses_are_weighted = losses_are_weighted
-        # The factor of all gradients; None if it is not known yet.
+        # This is the factor of all gradients; None if it is not known yet.
         self._known_factor = float(self._n_samples > 0) if losses_are_weighted else None
         self._n_started = 0
-        # A single bucket is sent after backward, so ranks need not learn earlier which gradients
+        # A single bucket is sent after backward, so this rank need not know earlier which gradients
         # are ready.
         self.overlaps = self._comm.size > 1 and (not self._buckets or len(self._buckets) > 1)
         for bucket in self._buckets or ():
@@ -160,7 +162,8 @@ class GradientReducer(Reducer):
 
     def finish(self) -> float:
         self.start()
-        # The means are released, so that no memory is held until the next step.
+        # The reducer drops its references to the means, so that it holds no memory until the next
+        # step.
         means, self._means = self.means(), {}
         params = list(map(self._params.__getitem__, means))
         are_set = map(operator.is_, map(own_grad, params), means.values())
@@ -185,7 +188,8 @@ class GradientReducer(Reducer):
         self._pending.append(self.message.begin(counts))
 
     def _questions(self):
-        """Returns additional scalars for the message to sum; every rank returns the same count."""
+        """Returns additional scalars for the message to sum; the number of scalars is the same on
+        all ranks."""
         return []
 
     def means(self) -> dict[str, Array | None]:
@@ -200,8 +204,8 @@ class GradientReducer(Reducer):
         return self._means
 
     def _complete(self):
-        """Completes the sums; returns how many ranks have each of the gradients, in the order of
-        the buckets."""
+        """Completes the sums; returns for each gradient the number of ranks that have it, in the
+        order of the buckets."""
         for request in self._pending:
             request.Wait()
         self._pending.clear()
@@ -215,7 +219,7 @@ class GradientReducer(Reducer):
                 self._check_presence(dict(zip(self._bucket_of, counts)), n_ranks)
         return counts
 
-    # A GPU's graph can hold sums, but no messages between hosts.
+    # These methods serve graphs of GPUs, which can hold sums but no messages between hosts.
 
     def why_not_in_graphs(self) -> str | None:
         """Returns the reason why a GPU's graph cannot hold the sums; None if it can hold them."""
@@ -230,7 +234,7 @@ class GradientReducer(Reducer):
     @contextlib.contextmanager
     def in_graph(self) -> Iterator[None]:
         """Context manager: inside the block, :meth:`ready` begins sums that a graph captures, in
-        buckets of the graph. The gradients must come from weighted losses."""
+        buckets of the graph. The gradients must come from losses that are already weighted."""
         buckets = self._buckets or []
         self._losses_are_weighted, self._n_samples, self._n_started = True, 1, 0
         self._known_factor = 1.0
@@ -244,7 +248,7 @@ class GradientReducer(Reducer):
                 bucket.transport.end_in_graph()
 
     def begin_launch(self, n_samples: float | None, **options: Any) -> None:
-        """Begins a step whose sums a graph holds; see :meth:`begin`."""
+        """Begins a step whose sums are held in a graph; see :meth:`begin`."""
         super().begin(n_samples, **options)
 
     def sum_in_graph(self) -> list[bool]:
@@ -266,7 +270,7 @@ class GradientReducer(Reducer):
 
     def tell(self, presence: Sequence[bool]) -> float:
         """Sends the message of :meth:`finish` to the other ranks, given the result of
-        :meth:`sum_in_graph`; returns the result of :meth:`finish`."""
+        :meth:`sum_in_graph`. Returns the number of samples, as :meth:`finish` does."""
         self.message.begin([self._n_samples, self._n_samples > 0, *presence])
         self._check_total(self.message.wait()[0])
         return self.n_samples()
@@ -277,7 +281,7 @@ class GradientReducer(Reducer):
             compression.serialize(serializer["compression"], self._comm)
 
     def _factor(self):
-        """Returns the factor of gradients; 0 if this rank's gradients do not count."""
+        """Returns the factor of this rank's gradients; 0 if they do not count."""
         if self._known_factor is None:
             self._known_factor = self.weight(self._n_samples)
         return self._known_factor
@@ -310,13 +314,14 @@ class GradientReducer(Reducer):
         order = self._comm.bcast_obj([*self._order, *sorted(params.keys() - self._order)])
         if unlike := params.keys() ^ set(order):
             raise ValueError(
-                f"parameters must be initialized on all ranks or on none, but on ranks 0 and "
-                f"{self._comm.rank} this differs for {', '.join(sorted(unlike))}"
+                f"parameters must be initialized on all ranks or on none, but ranks 0 and "
+                f"{self._comm.rank} differ in {', '.join(sorted(unlike))}"
             )
         self._buckets = self._make_buckets(order)
         self._bucket_of = {name: bucket for bucket in self._buckets for name in bucket.names}
         self._places = {id(params[n]): (bucket, n) for n, bucket in self._bucket_of.items()}
-        # The sums of counts may still be pending in the array that is replaced here.
+        # Sums of counts may still be pending in the array that is replaced here, so they are
+        # completed first.
         self.n_samples(), self.n_empty()
         total = self._total
         specifications = [bucket.transport.specification for bucket in self._buckets]
@@ -328,7 +333,8 @@ class GradientReducer(Reducer):
             bucket.begin(self._losses_are_weighted)
 
     def _make_buckets(self, order):
-        """Returns the buckets of parameters, given their names in order."""
+        """Returns the buckets of parameters, whose names are given in the order of their
+        gradients."""
         params = self._params
         on_gpu = self._transport().is_on_gpu
         n_bytes = (GPU_BUCKET_BYTES, FIRST_GPU_BUCKET_BYTES) if on_gpu else (BUCKET_BYTES,)
@@ -356,8 +362,8 @@ class GradientReducer(Reducer):
                 for i, name in enumerate(lacking)
             )
             raise ValueError(
-                "gradients are None on some ranks only, and count as zeros only with "
-                f"zero_fill=True: {text}"
+                "gradients are None on some ranks only; use zero_fill=True to count them as zeros "
+                f"there: {text}"
             )
 
 
@@ -366,7 +372,7 @@ class Bucket:
 
     Args:
         layout: the offsets of the gradients in the array.
-        params: parameters by name, at least those in the layout.
+        params: dict from name to parameter, with at least the parameters of the layout.
         wire_dtype: the dtype in which the gradients are summed.
         transport: the class that copies gradients into the array, :class:`HostTransport` or
             :class:`GpuTransport`.
@@ -416,7 +422,7 @@ class Bucket:
         return self.transport.begin_sum(comm, wire_dtype)
 
     def begin(self, losses_are_weighted: bool = False) -> None:
-        """Starts a step with an empty bucket. With weighted losses no gradient is multiplied."""
+        """Starts a step with an empty bucket. If losses are weighted, no gradient is multiplied."""
         self._taken = {}
         self.transport.begin(losses_are_weighted)
 
@@ -428,14 +434,15 @@ class Bucket:
 
     @property
     def is_full(self) -> bool:
-        """Whether the gradients of all parameters have been taken."""
+        """Whether the gradients of all parameters are in the bucket."""
         return len(self._taken) == len(self._params)
 
     def take(self, name: str, factor: float) -> bool:
-        """Copies the final gradient of a parameter, times ``factor``; the gradient may be None.
+        """Copies the final gradient of a parameter, times ``factor``, into the bucket; the gradient
+        may be None.
 
         Returns:
-            Whether the gradients of all parameters have been taken.
+            Whether the gradients of all parameters are in the bucket.
         """
         if name in self._taken:
             raise RuntimeError(f"the gradient of {name} became final twice in one step")
@@ -445,7 +452,7 @@ class Bucket:
         return self.is_full
 
     def take_rest(self, factor: float) -> None:
-        """Takes all gradients that have not been taken."""
+        """Copies all gradients into the bucket that are not in it yet."""
         if not self._taken and factor == 1:
             if self.transport.put_all(map(own_grad, self._params.values())):
                 self._taken = dict.fromkeys(self._params, True)
@@ -463,7 +470,7 @@ class Bucket:
         return list(map(self._taken.__getitem__, self._params))
 
     def gradients(self) -> dict[str, Array]:
-        """Returns the part of ``values`` for each name, in the gradients' dtype.
+        """Returns a dict from each name to its part of ``values``, in the dtype of the gradients.
 
         The parts are copies while the program holds parts of all other slots: it might still hold
         views of this slot, too, when the next step begins and needs memory.
@@ -512,7 +519,7 @@ def multi_node_mean_grad(self: Communicator, model: Link, zero_fill: bool = Fals
     kind = (
         zero_fill,
         self.get_config("allreduce_grad_dtype"),
-        self.size,  # the size is included, because ranks may be lost
+        self.size,  # a loss of ranks changes the size
         [(name, id(p), p.shape, p.dtype, p.device) for name, p in params.items()],
     )
     kept = vars(self).setdefault("_reducers", weakref.WeakKeyDictionary())
@@ -523,7 +530,7 @@ def multi_node_mean_grad(self: Communicator, model: Link, zero_fill: bool = Fals
     with model.device.create_context():
         reducer.begin()
         reducer.finish()
-    kept[model] = kind, reducer  # after an exception in the step, the reducer is not kept
+    kept[model] = kind, reducer  # a reducer whose step failed is not kept
 
 
 Communicator.bcast_data = Communicator.broadcast_data = bcast_data

@@ -1,9 +1,9 @@
-"""How buckets of gradients travel between ranks.
+"""Compression of gradients: functions that send a bucket in fewer bytes.
 
-A compression is a function, or a callable object: it takes the communicator and a bucket of
+A compression is a function or a callable object. It is called with the communicator and a bucket of
 gradients (``buckets.py``), starts to replace ``bucket.values`` with their sum over the ranks, and
 returns a request with ``Test()`` and ``Wait()``. Buckets come in the same order on all ranks. Only
-:func:`exact` is exact; the others save time on slow networks.
+:func:`exact` sums without an error; the other compressions save time on slow networks.
 """
 
 import json
@@ -23,7 +23,7 @@ class Bucket(Protocol):
     """A compression's view of a ``Bucket`` of ``mpchain/distributed/gradients/buckets.py``.
 
     Attributes:
-        values: the gradients of this rank, a flat array, which their sum overwrites.
+        values: flat array of this rank's gradients, which the sum over the ranks overwrites.
         layout: maps each parameter to its elements in ``values``.
     """
 
@@ -31,7 +31,7 @@ class Bucket(Protocol):
     layout: FlatLayout
 
     def views(self) -> dict[str, Array]:
-        """Returns the gradient of each parameter, a view of ``values``."""
+        """Returns a dict from each parameter's name to its gradient, a view of ``values``."""
         raise NotImplementedError
 
     def begin_sum(self, comm: Communicator, dtype: str | None = None) -> Any:
@@ -39,7 +39,7 @@ class Bucket(Protocol):
 
 
 def exact(comm: Communicator, bucket: Bucket) -> Any:
-    """Sums gradients in their own precision. This is the default.
+    """Sums gradients in their own precision. This compression is the default.
 
     Example:
         >>> from mpchain.distributed.gradients import compression
@@ -53,7 +53,8 @@ def float16(comm: Communicator, bucket: Bucket) -> Any:
     """Sends gradients in half precision between hosts, and sums them in their own precision; NCCL
     also sums in half precision.
 
-    Magnitudes below 6e-8 become zero, and those above 65504 become infinite: scale the loss.
+    Magnitudes below 6e-8 become zero, and magnitudes above 65504 become infinite, so scale the
+    loss.
 
     Example:
         >>> from mpchain.distributed.gradients import compression
@@ -64,7 +65,8 @@ def float16(comm: Communicator, bucket: Bucket) -> Any:
 
 
 def bfloat16(comm: Communicator, bucket: Bucket) -> Any:
-    """Like :func:`float16`, with 8 significant bits and the range of float32.
+    """Sends gradients as :func:`float16` does, but with 8 significant bits and the range of
+    float32.
 
     Example:
         >>> from mpchain.distributed.gradients import compression
@@ -75,7 +77,7 @@ def bfloat16(comm: Communicator, bucket: Bucket) -> Any:
 
 
 def configured(comm: Communicator) -> Callable[[Communicator, Bucket], Any]:
-    """Returns the compression that the communicator's ``allreduce_grad_dtype`` asks for.
+    """Returns the compression for the communicator's ``allreduce_grad_dtype``.
 
     Example:
         >>> configured(comm).__name__
@@ -88,8 +90,8 @@ class ErrorFeedback:
     """Base of compressions that send an approximation, and add its error to the next gradients.
 
     Each rank keeps its errors by parameter name, and saves them with the optimizer. A rank restores
-    the errors that it saved, and starts with none if it saved none. Every rank should therefore
-    save a snapshot: if only rank 0 does, the other ranks' errors are lost on resuming.
+    the errors that it saved, and starts without errors if it saved none. Every rank should
+    therefore save a snapshot: if only rank 0 does, the other ranks' errors are lost on resuming.
 
     Example:
         >>> class Signs(ErrorFeedback):
@@ -119,7 +121,7 @@ class ErrorFeedback:
 
 
 def serialize_arrays(serializer: AbstractSerializer, arrays: dict[str, Any]) -> dict[str, Any]:
-    """Saves arrays by name, or returns the saved arrays: an empty dict if the file has none.
+    """Saves arrays by name, or returns a dict of the saved arrays, which may be empty.
 
     Example:
         >>> saved = mpchain.serializers.DictionarySerializer()
@@ -136,7 +138,8 @@ def serialize_arrays(serializer: AbstractSerializer, arrays: dict[str, Any]) -> 
 
 
 class TopK(ErrorFeedback):
-    """Sends only the largest elements of a bucket; the others accumulate until they are sent.
+    """Sends only the largest elements of a bucket; the other elements accumulate until they are
+    sent.
 
     See A. F. Aji, K. Heafield, Sparse communication for distributed gradient descent, EMNLP 2017.
 
@@ -163,7 +166,8 @@ class TopK(ErrorFeedback):
         index = xp.argpartition(abs(values), values.size - k)[values.size - k :]
         if xp is np:
             return self._sum_on_host(comm, values, views, index)
-        # One message: the values' bits travel as integers, beside the indices.
+        # Values and indices are sent in one message, so the bits of the values are read as
+        # integers.
         as_integers = np.dtype(f"int{8 * values.itemsize}")
         message = xp.concatenate([index.astype(as_integers), values[index].view(as_integers)])
         values[index] = 0
@@ -171,7 +175,7 @@ class TopK(ErrorFeedback):
         return comm.begin(self._steps(values, comm.iallgather(message), k))
 
     def _sum_on_host(self, comm, values, views, index):
-        """Begins a sum in which only sums of hosts are sent."""
+        """Begins a sum in which hosts send each other only the sums of their ranks."""
         sent = values[index]
         values[index] = 0
         self._errors.update({name: view.copy() for name, view in views.items()})
@@ -188,11 +192,11 @@ class TopK(ErrorFeedback):
 
 
 class PowerSGD(ErrorFeedback):
-    """Sends gradients of matrices as products of two narrow ones, and the others exactly.
+    """Sends gradients of matrices as products of two narrow matrices, and other gradients exactly.
 
-    A gradient of more than two axes is a matrix of its first axis and the others. See T. Vogels,
-    S. P. Karimireddy, M. Jaggi, PowerSGD: practical low-rank gradient compression for distributed
-    optimization, NeurIPS 2019.
+    A gradient of more than two axes is taken as a matrix, whose rows are indexed by its first axis.
+    See T. Vogels, S. P. Karimireddy, M. Jaggi, PowerSGD: practical low-rank gradient compression
+    for distributed optimization, NeurIPS 2019.
 
     Args:
         rank: the number of columns of each factor.
@@ -209,7 +213,7 @@ class PowerSGD(ErrorFeedback):
         if rank < 1:
             raise ValueError(f"PowerSGD: rank must be at least 1, not {rank}")
         self.rank, self.seed = rank, seed
-        self._factors = {}  # keyed by name: each step starts from the factors of the last one
+        self._factors = {}  # by name; each step starts from the factors of the last step
         self._room = {}
 
     def serialize(self, serializer: AbstractSerializer, comm: Communicator) -> None:
@@ -231,8 +235,8 @@ class PowerSGD(ErrorFeedback):
         return comm.begin(self._steps(comm, matrices, others, self._room[tuple(views)]))
 
     def _make_room(self, comm, values, matrices, others):
-        """Makes two flat arrays with views: one for all first factors and the gradients that are
-        sent exactly, the other for all second factors.
+        """Makes two flat arrays and views of their parts: one for all first factors and the
+        gradients that are sent exactly, the other for all second factors.
 
         The arrays of different buckets may be summed in any order.
         """

@@ -1,4 +1,4 @@
-"""The message of scalars that ranks exchange in every step, besides gradients."""
+"""The message of scalars that ranks sum in every step, besides gradients."""
 
 import functools
 import hashlib
@@ -28,7 +28,7 @@ WARN = "warn"
 """Flag: a rank asks rank 0 to issue the warning passed to :meth:`Control.tell`."""
 
 COPY_PERSISTENTS = "copy persistent values"
-"""Flag: a rank with too few samples asks for the current persistent values of the others."""
+"""Flag: a rank with too few samples asks for the current persistent values of the other ranks."""
 
 FLAGS = (signal.SIGTERM, signal.SIGINT, COPY_STATE, WARN, COPY_PERSISTENTS)
 """Requests that a rank can make (:meth:`Control.ask`), in an order that all ranks share."""
@@ -37,17 +37,18 @@ TURNS = 50
 """Each rank sends its times once in at most this many messages."""
 
 MOST_NAMES = 1000
-"""Number of names above which the names of values that are no longer reported are forgotten."""
+"""Number of names above which names are forgotten whose values are no longer reported."""
 
 SLOWER = 1.2
-"""A rank whose steps take this many times the others' average work time is called a straggler."""
+"""A rank is a straggler if its work takes this many times the average of the other ranks."""
 
 COST = 10.0
-"""A straggler is reported once the others have waited this many seconds for it, in one stretch."""
+"""A straggler is reported once the other ranks have waited this many seconds for it, in one
+stretch."""
 
 _STEPS = 50  # a period has at least this many steps; a stretch has at least two consecutive periods
 
-_N_PIECES = 4  # 16 bits each: their squares, summed over 2^20 ranks, are exact in float64
+_N_PIECES = 4  # each has 16 bits: their squares, summed over 2^20 ranks, are exact in float64
 _N_OF_UPDATES = 4  # two pieces and their squares
 
 _update_rule = operator.attrgetter("update_rule")
@@ -63,11 +64,11 @@ class Control:
         comm: the communicator of the ranks.
 
     Attributes:
-        times: float64 array of shape (2, size): seconds that each rank has worked, and waited for
-            others. Each rank sends the means of its last steps once in ``n_turns`` steps; then the
-            times of all ranks are added to this array.
+        times: float64 array of shape (2, size): seconds that each rank has worked, and seconds that
+            it has waited for others. Each rank sends the means of its last steps once in
+            ``n_turns`` steps; then the times of all ranks are added to this array.
         n_turns: the number of steps in which each rank sends its times once, at most :data:`TURNS`.
-        n_messages: number of messages that were received.
+        n_messages: the number of messages that were received.
         n_numbers: the number of elements that ``Control`` uses at the beginning of a message.
 
     Example:
@@ -83,7 +84,8 @@ class Control:
     def __init__(self, comm: Communicator):
         self._comm, self._mpi_comm = comm, comm.mpi_comm
         self._asked, self._received = set(), set()
-        # Warning reasons by source line, and the lines that were already warned about.
+        # This dict maps a line of source to the reasons of its warning; the set holds lines already
+        # warned about.
         self._reasons, self._warned = {}, set()
         self._sums: Any = None
         self._n_agreed = self.n_messages = self._n_sent = 0
@@ -91,11 +93,11 @@ class Control:
         self.n_turns = -(-comm.size // n_per_turn)
         self.n_numbers = len(FLAGS) + 2 * n_per_turn
         self.times, self._of_period = np.zeros((2, 2, comm.size))
-        self._told = np.zeros((self.n_turns, 2 * n_per_turn))  # seconds in a step, as received
+        self._told = np.zeros((self.n_turns, 2 * n_per_turn))  # received seconds per step
         self._n_in_period, self._slow, self._cost, self._named = 0, None, 0.0, set()
         self._own_turn, place = divmod(comm.rank, n_per_turn)
         self._own_places = len(FLAGS) + place, len(FLAGS) + n_per_turn + place
-        self._clock = None  # when this rank last sent its times, and the number of messages by then
+        self._clock = None  # this rank's clocks when it last sent its times
 
     @classmethod
     def of(cls, comm: Communicator) -> Self:
@@ -106,7 +108,7 @@ class Control:
         return control
 
     def ask(self, flag: Hashable) -> None:
-        """Asks all ranks for something, with the next message.
+        """Sends a request to all ranks with the next message.
 
         Args:
             flag: one of :data:`FLAGS`.
@@ -114,8 +116,8 @@ class Control:
         self._asked.add(FLAGS[FLAGS.index(flag)])
 
     def take(self, flag: Hashable) -> bool:
-        """Returns whether any rank has made the request; then clears it, and any that this rank has
-        made since.
+        """Returns whether any rank has made the request. Also clears the request, even if this rank
+        has made it again since.
 
         All ranks must call this method at the same point of the program to get the same answer.
         """
@@ -126,11 +128,11 @@ class Control:
         return True
 
     def tell(self, place: str, text: str) -> None:
-        """Asks rank 0 to issue a warning in the next :meth:`warn`, which lists all reasons given
+        """Asks rank 0 to issue a warning in the next :meth:`warn`, which lists all reasons passed
         until then; later reasons for the same place are ignored.
 
         Args:
-            place: the line of the program that the warning is about.
+            place: the line of source that the warning is about.
             text: the reason.
         """
         if place not in self._warned:
@@ -156,11 +158,12 @@ class Control:
         self._reasons = {}
 
     def agree(self) -> bool:
-        """Makes sure that flags were exchanged since the last call: waits for the other ranks if no
-        step was done in the meantime. Flags that were not sent yet wait for the next step.
+        """Ensures that the ranks have shared their flags since the last call: waits for the other
+        ranks if there was no step in the meantime. Flags that this rank has not sent yet wait for
+        the next step.
 
         Returns:
-            Whether there are flags to :meth:`take`.
+            Whether there are requests for :meth:`take`.
         """
         if self.n_messages == self._n_agreed:
             sums = self._room(len(FLAGS))
@@ -170,7 +173,7 @@ class Control:
         return bool(self._received)
 
     def compare(self, n: int) -> tuple[bool, int]:
-        """Returns whether a number is the same on all ranks, and the number of ranks where it is 0;
+        """Returns whether ``n`` is the same on all ranks, and the number of ranks where it is 0;
         waits for all ranks.
 
         >>> Control.of(comm).compare(3)
@@ -191,10 +194,11 @@ class Control:
         self._comm.iallreduce(self._sums).Wait()
         return part
 
-    # These methods write and read the control's part of a message.
+    # These methods write and read the elements of a message that belong to ``Control``.
 
     def write(self, message: Array) -> int:
-        """Writes this rank's flags and times into a message of zeros; returns the turn's number."""
+        """Writes this rank's flags and times into a message of zeros; returns the index of the
+        turn."""
         if self._asked:
             message[: len(FLAGS)] = self._asked_flags()
         turn = self._n_sent % self.n_turns
@@ -210,7 +214,7 @@ class Control:
         return turn
 
     def read(self, message: Array, turn: int, asked: Sequence[float]) -> None:
-        """Reads the sums of the messages of all ranks; ``asked`` holds the sums of the flags."""
+        """Reads the sums of all ranks' messages; ``asked`` holds the sums of the flags."""
         self.n_messages += 1
         if any(asked):
             self._receive_flags(asked)
@@ -244,7 +248,7 @@ class Control:
             print_line(
                 f"warning: rank {slowest} is a straggler: {1e3 * work[slowest]:.3g} ms of work per "
                 f"step against {1e3 * others:.3g} ms on the other ranks, which have waited "
-                f"{self._cost:.0f} s for it",
+                f"{self._cost:.0f} s for this rank",
                 sys.stderr,
             )
 
@@ -268,7 +272,7 @@ class ControlMessage:
         comm: the communicator of the ranks.
 
     Attributes:
-        params: dict of the parameters that must be updated on all ranks or on none, by name.
+        params: dict from name to each parameter that must be updated on all ranks or on none.
 
     Example:
         >>> message = ControlMessage(comm)
@@ -292,13 +296,13 @@ class ControlMessage:
     def put(
         self, sums: Sequence[Mapping[str, tuple[Any, float]]] = (), *, draws: bool = False
     ) -> None:
-        """Sets what the next message carries.
+        """Sets the values that the next message carries.
 
         Args:
             sums: dicts that map a name to the sum of values times weights and the sum of weights,
                 which is not 0. With a reproducible communicator there is one dict for each of this
                 rank's micro-shards, otherwise one for all samples of this rank, or none.
-            draws: whether random states are compared, which takes 0.1 ms.
+            draws: whether the message compares the random states of the ranks, which takes 0.1 ms.
         """
         self.wait()
         self._values.own = sums
@@ -309,7 +313,7 @@ class ControlMessage:
         ranks; first waits for the sums of the previous message.
 
         Returns:
-            The request of the sums.
+            The request for the sums.
         """
         self.wait()
         control = Control.of(self._comm)
@@ -319,7 +323,8 @@ class ControlMessage:
         tail = [*values, *counts]
         if self._sums is None or self._sums.size != head + len(tail):
             (self._sums,) = self._comm.make_buffers([(head + len(tail), np.float64)])
-            # Structs read and write floats faster than arrays do. The header starts as zeros.
+            # A struct reads and writes floats faster than an array does. The header starts as
+            # zeros.
             n_others = head - len(FLAGS)
             self._written = struct.Struct(f"{8 * head}x{len(tail)}d")
             self._read_parts = struct.Struct(f"{len(FLAGS)}d{8 * n_others}x{len(tail)}d")
@@ -367,7 +372,7 @@ class ControlMessage:
         return all(map(functools.partial(_are_equal, self._comm.size), pieces[::2], pieces[1::2]))
 
     def _check_updates(self):
-        """Raises an error on all ranks; it names a parameter that some ranks do not update."""
+        """Raises an error on all ranks that names a parameter which some ranks do not update."""
         held = self._comm.allgather_obj(dict(zip(self.params, _are_updated(self.params))))
         for name in self.params:
             flags = [of_rank.get(name) for of_rank in held]
@@ -375,8 +380,8 @@ class ControlMessage:
                 ranks = [str(rank) for rank, is_updated in enumerate(flags) if not is_updated]
                 raise ValueError(
                     f"MultiNodeOptimizer.update: parameter {name} is not updated on rank "
-                    f"{', '.join(ranks)} of {len(flags)}, but on the others: call disable_update() "
-                    "or enable_update() on all ranks"
+                    f"{', '.join(ranks)} of {len(flags)}, but is updated on the other "
+                    "ranks: call disable_update() or enable_update() on all ranks"
                 )
 
     def means(self) -> dict[str, Any]:
@@ -393,7 +398,8 @@ class ControlMessage:
         return {str(n): w for n, (_, w) in self._means.items() if isinstance(n, OfWeighted)}
 
     def have_equal_random_states(self) -> bool:
-        """Returns whether the ranks' random states were equal, if :meth:`put` asked for that."""
+        """Returns whether the ranks' random states were equal, if :meth:`put` was called with
+        ``draws``."""
         self.wait()
         return self._are_random_states_equal
 
@@ -407,14 +413,14 @@ class _Values:
 
     def __init__(self, comm):
         self._comm = comm
-        self._places = {}  # column by name, the same on all ranks
+        self._places = {}  # maps each name to its column, the same on all ranks
         self._on_gpu = []  # names of values whose sums are on GPUs
         # For each of this rank's micro-shards, a dict maps names to pairs of sum and weight.
         self.own: Sequence[Mapping[str, tuple[Any, float]]] = []
 
     def numbers(self):
-        """Returns this rank's scalars: the number of values without a position; then the weights of
-        all names for each slot; then the sums in the same order."""
+        """Returns this rank's scalars: the number of values without a position, then the weights of
+        all names for each micro-shard, then the sums in the same order."""
         n_slots, places, on_gpu = self._comm.micro_shards or 1, self._places, {}
         n_names = len(places)
         n = n_slots * n_names
@@ -449,7 +455,7 @@ class _Values:
         self._request = self._comm.iallreduce(xp.stack(columns).reshape(n_slots, -1))
 
     def read(self, numbers):
-        """Returns the means."""
+        """Returns the means and weights by name from the summed scalars."""
         n = len(self._places)
         if len(numbers) == 2 * n and not self._on_gpu:
             numbers = zip(self._places, numbers[:n], numbers[n:])
@@ -462,7 +468,8 @@ class _Values:
         return _means(dict(zip(self._places, zip(sums, weights, strict=True), strict=True)))
 
     def agree(self):
-        """Assigns positions to all ranks' values, which are sent as objects; returns the means."""
+        """Assigns positions to all ranks' values, which are sent as objects; returns their means
+        and weights."""
         if self._on_gpu:
             self._request.Wait()
         own = [
@@ -484,13 +491,13 @@ class _Values:
 
 
 def _are_updated(params):
-    """Returns a byte for each parameter: whether optimizers update it."""
+    """Returns one byte per parameter, which is 1 if optimizers update the parameter."""
     rules = map(_update_rule, params.values())
     return bytes([1 if rule is not None and rule.enabled else 0 for rule in rules])
 
 
 def _means(by_name):
-    """Returns means and weights, given lists of sums and weights by name."""
+    """Returns a dict from name to (mean, weight), given lists of sums and weights by name."""
     totals = {name: (sum(sums), sum(weights)) for name, (sums, weights) in by_name.items()}
     return {name: (total / w, w) for name, (total, w) in totals.items() if w > 0}
 
@@ -501,8 +508,8 @@ def _are_equal(n, total, squares):
 
 
 def _pieces_of_random_state():
-    """Returns 16-bit numbers that depend on the state of NumPy's global generator, each followed
-    by its square."""
+    """Returns 16-bit numbers that depend on the state of NumPy's global generator; the square of
+    each number follows it."""
     kind, key, *position = np.random.get_state()
     digest = hashlib.blake2b(key, digest_size=2 * _N_PIECES)
     digest.update(repr((kind, position)).encode())
@@ -510,6 +517,6 @@ def _pieces_of_random_state():
 
 
 def _pieces(digest):
-    """Returns the 16-bit numbers of a digest, each followed by its square."""
+    """Returns the 16-bit numbers of a digest; the square of each number follows it."""
     pieces = struct.unpack(f"{len(digest) // 2}H", digest)
     return [number for piece in pieces for number in (piece, piece * piece)]

@@ -1,8 +1,8 @@
 """Gradients whose bits do not depend on the number of ranks.
 
-A batch is divided into a fixed number of micro-shards, and each is processed separately: on any
-rank, matrices have the same shapes and rounding is the same. The results are summed in the order of
-a fixed binary tree.
+A batch is divided into a fixed number of micro-shards, and each is processed separately. On any
+rank, matrices therefore have the same shapes and rounding is the same. The results are summed in
+the order of a fixed binary tree.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,12 +39,12 @@ class Tree:
 
     def __init__(self, comm: Communicator, n_terms: int, make_room: Callable[[], Array]):
         self._comm, self._n_terms, self._make_room = comm, n_terms, make_room
-        self._nodes = {}  # partial sums that are not yet merged, keyed by range of terms
+        self._nodes = {}  # maps a range of terms to its sum, until it is merged
         self._free = []  # arrays to reuse, because allocation costs more than the sums
         self._total = None
 
     def room(self) -> Array:
-        """Returns an array for the next term, possibly the array that :meth:`sum` returned."""
+        """Returns an array for the next term, which may be the array that :meth:`sum` returned."""
         if self._total is not None:
             self._free.append(self._total)
             self._total = None
@@ -66,7 +66,7 @@ class Tree:
             self._nodes[path.pop()] = total
 
     def sum(self) -> Array:
-        """Returns the sum of all ranks' terms, and removes them; collective."""
+        """Returns the sum of all ranks' terms, and removes the terms; collective."""
         comm = self._comm
         nodes, self._nodes = sorted(self._nodes.items()), {}
         arrays = [array for _, array in nodes]
@@ -123,13 +123,13 @@ def _fold(place, held):
 class DeterministicReducer(Reducer):
     """Averages gradients over the samples of all ranks, with the same bits on any number of ranks.
 
-    The parts of a batch are this rank's micro-shards, which may be empty. Their losses must be
-    weighted. :class:`MicroShardPersistents` combines persistent values in the same way.
+    The parts of a batch are this rank's micro-shards, which may be empty. The losses of the parts
+    must be weighted. :class:`MicroShardPersistents` combines persistent values in the same way.
 
     Args:
         comm: a reproducible communicator.
-        zero_fill: whether a gradient that only some micro-shards have counts as zeros in the
-            others.
+        zero_fill: whether a gradient that only some micro-shards have counts as zeros in the other
+            micro-shards.
 
     Example:
         >>> reproducible = mpchain.create_communicator(reproducible=True, micro_shards=2)
@@ -144,7 +144,7 @@ class DeterministicReducer(Reducer):
 
     def watch(self, params: Mapping[str, Parameter]) -> None:
         super().watch(dict(sorted(params.items())))
-        # With fewer ranks, each has more micro-shards.
+        # If there are fewer ranks than micro-shards, a rank has several.
         self.parts_per_batch = len(self._comm.own_shards)
         self._layouts = layouts(self._params.items())
         self._trees = [self._tree(layout) for layout in self._layouts]
@@ -183,9 +183,9 @@ class DeterministicReducer(Reducer):
         own = set(map(id, self.params))
         if any(param.is_initialized and id(param) not in own for param in self._uninitialized):
             raise RuntimeError(
-                "MultiNodeOptimizer.update: the loss function has initialized parameters of a "
-                "model of another optimizer, which would depend on the number of ranks: give the "
-                "links of that model the sizes of their inputs"
+                "MultiNodeOptimizer.update: the loss function has initialized parameters of "
+                "another optimizer's model, whose values would depend on the number of ranks: pass "
+                "the sizes of the inputs to the links of that model"
             )
         self._persistents.finish()
         self.message.begin([self._n_samples, *self._counts.tolist()])
@@ -195,8 +195,8 @@ class DeterministicReducer(Reducer):
         lacking = [name for name, n in counts.items() if 0 < n < n_shards]
         if lacking and not self._zero_fill:
             raise ValueError(
-                "gradients are None in some micro-shards only, and count as zeros only with "
-                f"zero_fill=True: {', '.join(lacking)}"
+                "gradients are None in some micro-shards only; use zero_fill=True to count them as "
+                f"zeros there: {', '.join(lacking)}"
             )
         for layout, tree in zip(self._layouts, self._trees, strict=True):
             for name, mean in layout.views(tree.sum()).items():

@@ -14,9 +14,9 @@ from mpchain.variable import Parameter, Variable
 
 
 class DoubleBufferingReducer(Reducer):
-    """Like a :class:`GradientReducer`, but sets in each step the means of the step before.
+    """A :class:`GradientReducer` that sets in each step the means of the step before.
 
-    Communication therefore has the time of a whole step. The first step has no gradients yet.
+    Communication can therefore take as long as a step. The first step has no gradients yet.
 
     Args:
         comm, zero_fill, compression: see :class:`GradientReducer`.
@@ -33,7 +33,7 @@ class DoubleBufferingReducer(Reducer):
         3 [0.]
     """
 
-    # The waiting gradients were computed with the previous step's loss scale.
+    # The waiting gradients were computed with the loss scale of the previous step.
     is_exact = allows_dynamic_loss_scale = False
 
     def __init__(
@@ -43,11 +43,11 @@ class DoubleBufferingReducer(Reducer):
         zero_fill: bool = True,
         compression: Callable[..., Any] | None = None,
     ):
-        self._kept = None  # sample count and means by name, kept here while no sum is pending
+        self._kept = None  # the sample count and the means by name, while no sum is pending
         self._is_pending = False
         message = ControlMessage(comm)
-        # Two states are kept, because the next step begins before compression has updated its
-        # state.
+        # There are two reducers with two states, because the next step begins before compression
+        # has updated the state of this step.
         self._current, self._previous = (
             GradientReducer(
                 comm,
@@ -64,7 +64,7 @@ class DoubleBufferingReducer(Reducer):
         return type(self)(self._comm, zero_fill=self._zero_fill, compression=compression)
 
     def watch(self, params: Mapping[str, Parameter]) -> None:
-        """Sets the parameters; keeps the means that are waiting for the next step."""
+        """Sets the parameters, but keeps the means that are waiting for the next step."""
         self._settle()
         super().watch(params)
         self._current.watch(params)

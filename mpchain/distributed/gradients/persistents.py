@@ -39,7 +39,7 @@ class Persistent:
 
 
 def named_persistents(model: Link) -> dict[str, Persistent]:
-    """Returns the persistent values of a model by path.
+    """Returns a dict from path to each persistent value of a model.
 
     Example:
         >>> [*named_persistents(mpchain.Sequential(L.BatchNormalization(2)))]
@@ -47,7 +47,7 @@ def named_persistents(model: Link) -> dict[str, Persistent]:
     """
     found, seen = {}, set()
     for path, link in model.namedlinks():
-        if id(link) not in seen:  # a shared link is listed under several paths
+        if id(link) not in seen:  # a shared link has several paths, but is listed once
             seen.add(id(link))
             for name in sorted(link._persistents):
                 found[f"{path.rstrip('/')}/{name}"] = Persistent(link, name)
@@ -69,8 +69,8 @@ def remember(comm: Communicator, model: Link) -> None:
 
 
 def remembered(comm: Communicator) -> dict[int, Link]:
-    """Returns the models that are trained on these ranks, numbered in the order of
-    :func:`remember`.
+    """Returns a dict of the models that are trained on these ranks, keyed by number, in the order
+    of :func:`remember`.
 
     Example:
         >>> remembered(mpchain.create_communicator())
@@ -81,8 +81,8 @@ def remembered(comm: Communicator) -> dict[int, Link]:
 
 
 def are_initialized(comm: Communicator) -> bool:
-    """Returns whether all persistent values of the models are initialized. A value that is None
-    still needs a forward pass.
+    """Returns whether all persistent values of the models are initialized. A value of None gets its
+    value in a forward pass.
 
     Example:
         >>> are_initialized(mpchain.create_communicator())
@@ -93,7 +93,7 @@ def are_initialized(comm: Communicator) -> bool:
 
 
 class MicroShardPersistents:
-    """The persistent values that a step's forward passes update, the same for any number of ranks.
+    """The persistent values that forward passes update in a step, the same on any number of ranks.
 
     Each micro-shard starts from the values at the start of the step. The new value of a
     floating-point number or array is the mean of its values after each micro-shard, weighted by the
@@ -172,7 +172,7 @@ def _are_equal(x, y):
 
 
 def _combined(name, weights, values):
-    """Returns the weighted mean of values; if all values are equal, exactly that value."""
+    """Returns the weighted mean of values; if all values are equal, returns exactly that value."""
     first = values[0]
     arrays = [np.asarray(value) for value in values]
     if len({(array.shape, array.dtype) for array in arrays}) > 1 or not is_floating(

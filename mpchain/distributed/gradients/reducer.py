@@ -25,7 +25,8 @@ class Reducer:
             reducer.end_part(n_part)
         reducer.finish()
 
-    Pass ``on_leaf`` only for the last part: gradients are not final before its backward pass.
+    Pass ``on_leaf`` only for the last part, because no gradient is final before the backward pass
+    of that part.
 
     Args:
         comm: the communicator of the ranks.
@@ -35,17 +36,19 @@ class Reducer:
 
     Attributes:
         parts_per_batch: the number of parts on each rank, if it is fixed. In that case,
-            :meth:`end_part` takes the gradients of each part, which may be cleared afterwards.
-        pieces: if :meth:`finish` has given this rank only slices of some gradients, a dict of these
-            slices by name: flat arrays, or None where no rank has a gradient. None if all gradients
-            are whole.
-        has_gathered: whether a rank has asked for whole gradients in a step that divides them.
+            :meth:`end_part` copies the gradients of each part, so that they may be cleared
+            afterwards.
+        pieces: None if :meth:`finish` has set whole gradients. If this rank got only slices of some
+            gradients, a dict from name to a flat array, or to None if no rank has that gradient.
+        has_gathered: whether a rank has asked for whole gradients in a step whose gradients are
+            divided.
         overlaps: whether :meth:`ready` has something to do in this step.
-        is_exact: whether gradients are those of the step, up to the rounding of their sums.
+        is_exact: whether the gradients belong to the present step, up to the rounding of their
+            sums.
         allows_dynamic_loss_scale: whether the loss scale may change from step to step.
         can_be_replayed: whether captured steps may pass gradients to the reducer and use the means.
-        message: data that the ranks exchange in :meth:`finish`, besides gradients.
-        params: the parameters that are watched, including those that are not initialized.
+        message: the data that the ranks sum in :meth:`finish`, besides gradients.
+        params: the watched parameters, including parameters that are not initialized.
 
     Example:
         >>> reducer = Reducer(comm)
@@ -54,7 +57,7 @@ class Reducer:
         (0.25, 8)
     """
 
-    if TYPE_CHECKING:  # classes whose can_be_replayed is true have these attributes
+    if TYPE_CHECKING:  # reducers with can_be_replayed have these attributes
 
         def why_not_in_graphs(self) -> str | None: ...
         def begin_launch(self, n_samples: float | None, **options: Any) -> None: ...
@@ -70,7 +73,7 @@ class Reducer:
         self, comm: Communicator, zero_fill: bool = True, message: ControlMessage | None = None
     ):
         self._comm, self._zero_fill = comm, zero_fill
-        # Number of samples on all ranks, and number of ranks without samples.
+        # These are the numbers of samples on all ranks, and of ranks without samples.
         self._total = np.zeros(2)
         self.message = message or ControlMessage(comm)
         self.watch({})
@@ -78,7 +81,7 @@ class Reducer:
     def watch(self, params: Mapping[str, Parameter]) -> None:
         """Sets the parameters, given by name; names must be the same on all ranks.
 
-        Parameters that are not initialized are left out until the next call.
+        Parameters that are not initialized are left out until ``watch`` is called again.
         """
         self.message.params = params
         self.params = list(params.values())
@@ -93,17 +96,17 @@ class Reducer:
         is_empty: bool = False,
         losses_are_weighted: bool = False,
     ) -> None:
-        """Starts a step. Call it before the forward pass, so that communication overlaps it.
+        """Starts a step; must be called before the forward pass, so that communication overlaps it.
 
         Args:
-            n_samples: this rank's number of samples, or another weight. None on all ranks weighs
-                the ranks equally.
+            n_samples: the number of samples on this rank, or another weight. If all ranks pass
+                None, they have equal weights.
             n_total: the number of samples of all ranks, if all ranks know it. The number is then
                 only checked, at the end of the step.
             n_empty: the number of ranks that compute no loss in this step, if all ranks know it.
             is_empty: whether this rank computes no loss.
             losses_are_weighted: whether gradients are those of losses times :meth:`weight`. If not,
-                the gradients are multiplied by this rank's weight.
+                the reducer multiplies the gradients by this rank's weight.
         """
         self._n_samples = 1 if n_samples is None else n_samples
         self._n_total, self._n_empty = n_total, n_empty
@@ -127,8 +130,9 @@ class Reducer:
         return self._n_empty
 
     def _check_total(self, n):
-        """Checks the known total number of samples against the sum over the ranks, ``n``."""
-        if not math.isclose(n, self.n_samples()):  # sums of weights may be rounded
+        """Raises ValueError unless ``n``, the sum over the ranks, is the known number of
+        samples."""
+        if not math.isclose(n, self.n_samples()):  # sums of weights may have rounding errors
             raise ValueError(
                 f"MultiNodeOptimizer.update: the batch of all ranks has {self._n_total} samples, "
                 f"as given to comm.batch or known from the iterator, but the ranks have {n:g} "
@@ -147,10 +151,10 @@ class Reducer:
         """Marks the gradient of ``param`` as final; ignores variables that are not watched."""
 
     def take(self, param: Variable) -> bool:
-        """Takes the final gradient of ``param``, but starts no sum.
+        """Copies the final gradient of ``param``, but starts no sum.
 
         Returns:
-            Whether a sum could start.
+            Whether the sum of a bucket can start.
         """
         return False
 
@@ -162,7 +166,7 @@ class Reducer:
         """Ends the step, and sets the gradients.
 
         Returns:
-            The number of samples on all ranks that the gradients are means over: 0 if there are no
+            The number of samples on all ranks over which the gradients are means; 0 if there are no
             gradients to update parameters with.
         """
         self.message.begin([self._n_samples])

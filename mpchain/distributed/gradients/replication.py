@@ -29,14 +29,14 @@ def replicate(
 ) -> None:
     """Copies parameters and persistent values from one rank to all ranks.
 
-    A value that this rank lacks (a parameter that is not initialized, a persistent value that is
-    None) comes from the lowest rank that has it. A parameter that is not initialized on a rank is
-    initialized there. A value that no rank has stays unchanged.
+    A value that the root lacks (a parameter that is not initialized, a persistent value that is
+    None) comes from the lowest rank that has it. A parameter that is not initialized on some rank
+    is initialized there. A value that no rank has stays unchanged.
 
     Args:
         comm: the communicator of the ranks.
-        params: parameters by name, with the same names on all ranks.
-        persistents: persistent values by path, with the same paths on all ranks.
+        params: dict from name to parameter, with the same names on all ranks.
+        persistents: dict from path to persistent value, with the same paths on all ranks.
         root: the rank whose values are copied.
 
     Raises:
@@ -68,11 +68,11 @@ def replicate(
 class SharedPersistents:
     """Keeps persistent values up to date on ranks that had no samples in a step.
 
-    Forward passes may change persistent values, such as the vector of spectral normalization: a
-    rank that made fewer passes than another lacks changes. That rank asks for the changes with the
-    step's message; then all ranks copy the values of the first rank that made the most passes.
-    Running statistics (:attr:`mpchain.Link.running_statistics`) are not copied: they describe each
-    rank's own samples.
+    Forward passes may change persistent values, such as the vector of spectral normalization, so a
+    rank that ran fewer passes than another rank lacks changes. That rank asks for the changes with
+    the step's message; then all ranks copy the values of the first rank that ran the most passes.
+    Running statistics (:attr:`mpchain.Link.running_statistics`) are not copied, because they
+    describe each rank's own samples.
 
     Args:
         comm: the communicator of the ranks.
@@ -90,7 +90,7 @@ class SharedPersistents:
         self._comm, self.n_passes, self._lacks = comm, 0, False
 
     def count(self, n_passes: int, n_parts: int) -> None:
-        """Counts the forward passes of an update, in which the batch has ``n_parts`` parts."""
+        """Adds the forward passes of an update, whose batch has ``n_parts`` parts."""
         self.n_passes += n_passes
         if n_passes < n_parts:
             self._lacks = True
@@ -110,7 +110,8 @@ class SharedPersistents:
                 replicate(comm, {}, held, of_ranks.index(max(of_ranks)))
 
     def _changing(self):
-        """Returns the values of all models, since one model's loss function may call another."""
+        """Returns the persistent values of all models that forward passes may change; a loss
+        function may call several models."""
         return {
             f"{i}{path}": persistent
             for i, model in remembered(self._comm).items()
@@ -145,7 +146,7 @@ def digest(arrays: Mapping[str, Array | None]) -> bytes:
 
 
 def _tables_of_all(comm, table):
-    """Returns the list of all ranks' tables. If they are equal, only their hashes are sent."""
+    """Returns a list of all ranks' tables; sends only their hashes if all tables are equal."""
     digest = hashlib.blake2b(repr(sorted(table.items())).encode(), digest_size=16).digest()
     are_equal = len(set(comm.allgather_obj(digest))) == 1
     return [table] * comm.size if are_equal else comm.allgather_obj(table)
@@ -159,16 +160,18 @@ def _kind(value):
 
 
 def _room_in_param(param, kind):
-    """Returns the parameter's array, which is about to be overwritten."""
+    """Returns the parameter's array, which the caller will overwrite; initializes it if
+    necessary."""
     if not param.is_initialized:
-        # These values are about to be replaced: drawing them must not change the random state.
+        # The drawn values will be overwritten, so drawing them must not change the random state.
         with using_config("rng", np.random.RandomState(0)):
             param.initialize(kind[1])
     return param.array
 
 
 def _room_in_persistent(persistent, kind):
-    """Sets a value that is not an array; returns the array that is about to be overwritten."""
+    """Sets a value that is not an array; returns the array of any other value, for the caller to
+    overwrite."""
     if kind[0] == "value":
         persistent.value = kind[1]
         return None
@@ -180,7 +183,7 @@ def _room_in_persistent(persistent, kind):
 
 
 def _broadcast(comm, arrays, root):
-    """Overwrites arrays with the root's arrays; all messages are in flight at the same time."""
+    """Overwrites arrays with the root's arrays; all messages are sent at the same time."""
     requests, small = [], {}
     for i, array in enumerate(arrays):
         if (
@@ -228,7 +231,7 @@ def _check_names(tables):
 
 
 def _check_alike(what, name, held):
-    """Raises ValueError if shapes or dtypes differ, or if only some ranks hold an array."""
+    """Raises ValueError if shapes or dtypes differ, or if only some ranks have an array."""
     kinds = [None if kind is None else kind if kind[0] == "array" else "a value" for kind in held]
     if len({kind for kind in kinds if kind is not None}) > 1:
         text = ", ".join(

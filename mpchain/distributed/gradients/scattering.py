@@ -1,4 +1,5 @@
-"""Averaging gradients so that each rank gets only those of its own slice of the parameters."""
+"""Averaging gradients so that each rank gets only the gradients of its own slice of the
+parameters."""
 
 import collections
 import math
@@ -18,15 +19,15 @@ from mpchain.variable import Parameter
 
 
 class ScatteringReducer(GradientReducer):
-    """Sums gradients over the ranks; each slice is summed on one rank, the only one to get it.
+    """Sums each slice of the gradients on the one rank that updates the slice.
 
-    This costs half as much communication as a sum on all ranks, but leaves the parameters' ``grad``
-    None. If a rank asks for whole gradients in a step, all ranks gather the slices.
+    The sum costs half as much communication as a sum on all ranks, but leaves the parameters'
+    ``grad`` None. If a rank asks for whole gradients in a step, all ranks gather the slices.
 
-    The norm of the gradients, over all slices, is computed with the message if all ranks ask for
-    it. The message then waits until this rank has its slices.
+    If all ranks ask for the norm of all gradients, it is computed from sums in the message. The
+    message then waits until this rank has its slices.
 
-    Gradients on GPUs that NCCL does not connect, and those of parameters without a layout, are
+    Gradients on GPUs that NCCL does not connect, and gradients of parameters without a layout, are
     summed on all ranks.
 
     Args:
@@ -34,10 +35,11 @@ class ScatteringReducer(GradientReducer):
             or half precision.
 
     Attributes:
-        layouts: flat arrays of parameters. Rank i has slice i of each (``FlatLayout.part``).
+        layouts: layouts of the flat arrays of parameters. Rank i has slice i of each array
+            (``FlatLayout.part``).
         asks: whether this rank asks for whole gradients in this step.
-        needs_norm: whether this rank asks for the norm in this step.
-        square_norm: the square of the norm; None if not all ranks asked, or slices are on GPUs.
+        needs_norm: whether this rank asks for the norm of all gradients in this step.
+        square_norm: the square of the norm; None if a rank did not ask, or if slices are on GPUs.
 
     Example:
         >>> param = mpchain.Parameter(np.zeros(2, np.float32))
@@ -111,7 +113,7 @@ class ScatteringReducer(GradientReducer):
 
 
 class ScatteredBucket(Bucket):
-    """Gradients of one dtype in one flat array, which has an equal piece for each rank.
+    """Gradients of one dtype in one flat array, which has an equal slice for each rank.
 
     Args:
         layout, params, wire_dtype, transport: see :class:`Bucket`.
@@ -165,7 +167,8 @@ class ScatteredBucket(Bucket):
         return pieces
 
     def piece_and_use(self) -> tuple[Array, Callable[[Array], None]]:
-        """Returns a pair for :meth:`Gathering.gather`, which makes the gradients whole."""
+        """Returns the pair of arguments of :meth:`Gathering.gather` that makes the gradients
+        whole."""
         return self._request.result, self._set_whole
 
     def _set_whole(self, values):
@@ -173,12 +176,13 @@ class ScatteredBucket(Bucket):
         self._is_whole = True
 
     def gradients(self) -> dict[str, Array]:
-        """Returns the gradients by name once all ranks have them whole; an empty dict before."""
+        """Returns the gradients by name if all ranks have gathered them; otherwise an empty
+        dict."""
         return super().gradients() if self._is_whole else {}
 
 
 class Gathering:
-    """Gathers flat arrays; each rank has an equal slice of them.
+    """Gathers flat arrays, of which each rank has an equal slice.
 
     Args:
         comm: the communicator of the ranks.
@@ -192,11 +196,12 @@ class Gathering:
         self._comm, self._rooms = comm, []
 
     def gather(self, pieces: Iterable[tuple[Array, Callable[[Array], None]]]) -> None:
-        """Gathers arrays one after the other, two at a time, so that copies overlap messages.
+        """Gathers several arrays; two are pending at a time, so that copies overlap messages.
 
         Args:
-            pieces: pairs of this rank's slice, of the same size on all ranks, and a function that
-                is called with the whole array. The function must not keep the array.
+            pieces: pairs of this rank's slice, which has the same size on all ranks, and a function
+                that is called with the whole array. The function must not keep a reference to the
+                array.
         """
         pending = collections.deque()
         for i, (piece, use) in enumerate(pieces):

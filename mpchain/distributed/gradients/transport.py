@@ -15,7 +15,7 @@ from mpchain.variable import Parameter, own_grad, set_grads
 
 
 class Slot:
-    """The memory of a bucket.
+    """One slot of a bucket: memory for all its gradients.
 
     Args:
         values: flat array.
@@ -23,7 +23,7 @@ class Slot:
 
     Attributes:
         values: the argument of the same name.
-        views: the gradients by name, parts of ``values`` in the shapes of the parameters.
+        views: dict from name to gradient, a part of ``values`` in the parameter's shape.
 
     Example:
         >>> layout = FlatLayout(np.float32)
@@ -37,11 +37,12 @@ class Slot:
         self.views = layout.views(values)
 
     def is_held(self, params: Iterable[Parameter] = ()) -> bool:
-        """Returns whether any reference to a part of the memory exists, other than the ``grad`` of
-        these parameters, which must be in the order of ``views``."""
-        # An array has two references of its own: the attribute or dict entry, and getrefcount's
-        # argument. Each array that is a part of ``values``, or of a view, also refers to
-        # ``values``. A gradient that has become a Variable may be held by it, and counts as held.
+        """Returns whether there is any reference to a part of the memory, other than the ``grad``
+        of these parameters, which must be in the order of ``views``."""
+        # Two references to an array are the slot's own: the attribute or dict entry, and
+        # getrefcount's argument. Each array that is a part of ``values``, or of a view, also refers
+        # to ``values``. A gradient that has become a Variable may be held by it, and counts as
+        # held.
         views = self.views.values()
         n_own = 2 * len(views) + sum(map(operator.is_, map(own_grad, params), views))
         return (
@@ -61,8 +62,9 @@ class HostTransport:
 
     Attributes:
         keeps_dtype: whether gradients are summed in their own dtype.
-        slot: the memory in use.
-        specification: the number of elements that the bucket needs in host memory, and their dtype.
+        slot: the slot in use.
+        specification: pair of the number of elements that the bucket needs in host memory, and
+            their dtype.
 
     Example:
         >>> params = dict(L.Linear(2, 2).namedparams())
@@ -86,7 +88,8 @@ class HostTransport:
         self.specification = 0 if self.is_on_gpu else length, wire_dtype
 
     def allocate(self, arrays: Sequence[Array]) -> None:
-        """Sets the flat arrays to use, which were made with :attr:`specification`."""
+        """Sets the flat arrays to use, which must have the size and dtype of
+        :attr:`specification`."""
         self._unused, self._slots = list(arrays), []
         self.slot = self._new_slot()
 
@@ -114,20 +117,21 @@ class HostTransport:
             self.slot = self._new_slot()
         else:
             raise RuntimeError(
-                "GradientReducer.begin: the program holds gradients that it took before they were "
-                "means over all ranks: copy them, or take them after the optimizer's update"
+                "GradientReducer.begin: the program holds gradients that it read before they were "
+                "means over all ranks: copy them, or read them after the optimizer's update"
             )
 
     def put(self, name: str, grad: Array | None, factor: float) -> None:
-        """Copies a gradient times a factor, and frees its memory for the rest of backward."""
+        """Copies a gradient times a factor, and frees the memory of the original for the rest of
+        backward."""
         view = self.slot.views[name]
         put(view, grad, factor)
         if grad is not None and self.keeps_dtype:
             set_grads([(self._params[name], view)])
 
     def put_all(self, grads: Iterable[Array | None]) -> bool:
-        """Copies the gradients of all parameters at once, without a factor; returns False if this
-        is not possible, or if a gradient is None."""
+        """Copies the gradients of all parameters at once, without a factor. Returns False, and
+        copies nothing, if a gradient is None or must be converted."""
         grads = list(grads)
         if not (self.keeps_dtype and all(map(operator.is_not, grads, itertools.repeat(None)))):
             return False
@@ -138,7 +142,7 @@ class HostTransport:
         return True
 
     def filled(self) -> Slot:
-        """Returns the memory, after all gradients that were put have been copied into it."""
+        """Returns the slot, after all gradients of :meth:`put` have been copied into it."""
         return self.slot
 
     def begin_sum(self, comm: Communicator, wire_dtype: str | None = None) -> Request:
@@ -148,9 +152,9 @@ class HostTransport:
 
 
 class GpuTransport(HostTransport):
-    """Lets the sum on a GPU read gradients without a copy, and multiply them.
+    """Lets the sum on a GPU read gradients without a copy, and multiply them by their factor.
 
-    If code needs the values before the sum, one kernel copies all gradients first.
+    If code needs the values before the sum, one kernel first copies all gradients.
 
     Args:
         layout, params, wire_dtype, length: see :class:`HostTransport`.
@@ -190,7 +194,7 @@ class GpuTransport(HostTransport):
     def put(self, name: str, grad: Array | None, factor: float) -> None:
         self._grads[name] = grad
         if self._factor is not None:
-            self._factor = factor or 1.0  # without gradients the factor is 0
+            self._factor = factor or 1.0  # the factor is 0 if this rank has no gradients
 
     def put_all(self, grads: Iterable[Array | None]) -> bool:
         return False
@@ -229,7 +233,7 @@ class GpuTransport(HostTransport):
         parts, views = self._parts(), self.slot.views.values()
         if sum(part.size for part in parts) == self._layout.size:
             self._xp.concatenate(parts, out=self.slot.values[: self._layout.size])
-        else:  # the layout still has slots of parameters that no longer exist
+        else:  # the layout also has parameters that no longer exist
             for view, part in zip(views, parts, strict=True):
                 view[...] = part.reshape(view.shape)
         self._set_gradients()
@@ -238,5 +242,5 @@ class GpuTransport(HostTransport):
         """Sets the parameters' gradients to views of the values."""
         for name, grad in self._grads.items():
             if grad is not None and self.keeps_dtype:
-                self._params[name].grad = self.slot.views[name]  # this frees memory
+                self._params[name].grad = self.slot.views[name]  # this frees the old gradient
         self._grads = {}

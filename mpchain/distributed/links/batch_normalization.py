@@ -12,17 +12,17 @@ BACKENDS = ("auto", "mpi", "nccl")
 class MultiNodeBatchNormalization(BatchNormalization):
     """Batch normalization with the statistics of the samples of all ranks.
 
-    To every order of derivative, it is equal to :class:`mpchain.links.BatchNormalization` for all
-    samples in one process; see :func:`mpchain.distributed.functions.batch_normalization`. All ranks
-    must call it together; their numbers of samples may differ.
+    The link and all orders of its derivative are equal to :class:`mpchain.links.BatchNormalization`
+    for all samples in one process; see :func:`mpchain.distributed.functions.batch_normalization`.
+    All ranks must call the link together; their numbers of samples may differ.
 
     Args:
-        size: shape of the parameters; None leaves it to the first input.
+        size: shape of the parameters; None takes it from the first input.
         comm: the communicator of the ranks.
         decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta: see
             :class:`mpchain.links.BatchNormalization`.
-        communication_backend: ``'auto'``, or ``'mpi'`` or ``'nccl'``, which must be the kind of
-            ``comm``: the communicator decides how arrays are sent.
+        communication_backend: ``'auto'``, or the backend of ``comm``, which is ``'mpi'`` or
+            ``'nccl'``; the communicator decides how arrays are sent.
 
     Attributes:
         gamma, beta, avg_mean, avg_var, N: see :class:`mpchain.links.BatchNormalization`. The
@@ -31,7 +31,7 @@ class MultiNodeBatchNormalization(BatchNormalization):
 
     Raises:
         TypeError: ``comm`` is not a communicator.
-        ValueError: ``communication_backend`` is unknown, or not the communicator's.
+        ValueError: ``communication_backend`` is unknown, or not the communicator's backend.
 
     Example:
         >>> link = mpchain.distributed.links.MultiNodeBatchNormalization(1, comm)
@@ -64,31 +64,32 @@ class MultiNodeBatchNormalization(BatchNormalization):
 
 def create_mnbn_model(link: Link, comm: Communicator, communication_backend: str = "auto") -> Link:
     """Copies a model and makes each BatchNormalization in it use the samples of all ranks.
+    Parameters, averages and settings are copied; a link or parameter that is used several times is
+    copied once. Other normalizations, such as BatchRenormalization, and subclasses of
+    BatchNormalization stay unchanged.
+        as BatchRenormalization, and subclasses of BatchNormalization stay unchanged.
 
-    Parameters, averages and settings are copied, the shared ones once. Other normalizations, such
-    as BatchRenormalization, and subclasses of BatchNormalization stay unchanged.
+        Args:
+            link: the model; it may itself be a BatchNormalization.
+            comm: the communicator of the ranks.
+            communication_backend: see :class:`MultiNodeBatchNormalization`.
 
-    Args:
-        link: the model; it may itself be a BatchNormalization.
-        comm: the communicator of the ranks.
-        communication_backend: see :class:`MultiNodeBatchNormalization`.
+        Returns:
+            The copy, in which a MultiNodeBatchNormalization replaces each BatchNormalization.
 
-    Returns:
-        The copy, in which a MultiNodeBatchNormalization replaces each BatchNormalization.
+        Raises:
+            TypeError, ValueError: see :class:`MultiNodeBatchNormalization`.
 
-    Raises:
-        TypeError, ValueError: see :class:`MultiNodeBatchNormalization`.
-
-    Example:
-        >>> model = mpchain.Sequential(L.Linear(3, 2), L.BatchNormalization(2))
-        >>> type(mpchain.distributed.links.create_mnbn_model(model, comm)[1]).__name__
-        'MultiNodeBatchNormalization'
+        Example:
+            >>> model = mpchain.Sequential(L.Linear(3, 2), L.BatchNormalization(2))
+            >>> type(mpchain.distributed.links.create_mnbn_model(model, comm)[1]).__name__
+            'MultiNodeBatchNormalization'
     """
     _check("create_mnbn_model", comm, communication_backend)
     copied = link.copy("copy")
     for part in copied.links():
         if type(part) is BatchNormalization:
-            # They differ only in the class; all references to the link stay valid.
+            # The two links differ only in their class, so all references to the link stay valid.
             part.__class__ = MultiNodeBatchNormalization
             part.comm = comm
     return copied
@@ -105,5 +106,5 @@ def _check(name, comm, backend):
     if comm.size > 1 and backend not in ("auto", kind):
         raise ValueError(
             f"{name}: communication_backend is {backend!r}, but the communicator uses {kind!r}; "
-            "choose another one by create_communicator"
+            "use 'auto', or choose another communicator with create_communicator"
         )

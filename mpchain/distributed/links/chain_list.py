@@ -20,24 +20,24 @@ Ranks: TypeAlias = int | Sequence[int] | None
 class MultiNodeChainList(ChainList):
     """A model whose parts are on different ranks. The ranks send each other the parts' results.
 
-    Each rank adds its parts in the order in which they run. Forward receives, runs and sends for
-    one part after the other; backward does the opposite in exactly the opposite order, and cannot
-    hang unless forward does. All ranks must call ``backward``: of the loss, or of the delegate
-    variable that the model returns on ranks without an output::
+    Each rank adds its parts in the order in which they run. Forward receives the input, runs the
+    part and sends the result for one part after the other; backward does the opposite in exactly
+    the opposite order, and cannot hang unless forward does. All ranks must call ``backward``: of
+    the loss, or of the delegate variable that the model returns on ranks without an output::
 
-        class First(MultiNodeChainList):  # of rank 0; rank 1 has a part from 0 to 0
+        class First(MultiNodeChainList):  # for rank 0; rank 1 has a part from 0 to 0
             def __init__(self, comm):
                 super().__init__(comm)
                 self.add_link(L.Linear(784, 100), rank_in=None, rank_out=1)
                 self.add_link(L.Linear(100, 10), rank_in=1, rank_out=None)
 
     With micro-batches, the parts on different ranks work at the same time: a rank begins the next
-    micro-batch when it has sent its result for the previous one. The results are the same, as long
-    as samples do not depend on each other (in batch normalization they do).
+    micro-batch when it has sent its result for the previous micro-batch. The results are the same
+    if samples do not depend on each other (in batch normalization they do).
 
-    A gradient that is differentiated again also needs all ranks: ask for the gradient by a delegate
-    variable, too, on which the communication depends, and tie the rest of the computation to the
-    result::
+    All ranks must also take part if a gradient is differentiated again: ask for the gradient by a
+        delegate variable, too, on which the communication depends, and tie the rest of the
+        computation to the result::
 
         start = mpchain.Variable(np.zeros(0, np.float32))
         y = model(x, delegate_variable=start)
@@ -70,15 +70,15 @@ class MultiNodeChainList(ChainList):
         self._routes = []
 
     def add_link(self, link: Link, rank_in: Ranks = None, rank_out: Ranks = None) -> None:
-        """Adds a part to those of this rank.
+        """Adds a part of the model to this rank.
 
         Args:
             link: the part.
             rank_in: the rank or ranks whose results are the part's arguments; None passes the
                 arguments of the model.
-            rank_out: the rank or ranks that get the part's result, one or several Variables; None
-                makes it the model's result on this rank. ``rank_in`` and ``rank_out`` may include
-                this rank.
+            rank_out: the rank or ranks that get the part's result, which is one Variable or
+                several; None makes the result the model's result on this rank. ``rank_in`` and
+                ``rank_out`` may include this rank.
 
         Raises:
             ValueError: a rank does not exist, or a part has ``rank_out=None`` already.
@@ -86,8 +86,8 @@ class MultiNodeChainList(ChainList):
         route = self._ranks("rank_in", rank_in), self._ranks("rank_out", rank_out)
         if rank_out is None and any(ranks_out is None for _, ranks_out in self._routes):
             raise ValueError(
-                "MultiNodeChainList.add_link: only one part may have rank_out=None, "
-                "and there is one already"
+                "MultiNodeChainList.add_link: rank_out=None may be passed for only one part of a "
+                "rank, and another part of this rank has it"
             )
         super().add_link(link)
         self._routes.append(route)
@@ -99,7 +99,7 @@ class MultiNodeChainList(ChainList):
         if not ranks or not all(0 <= rank < self.comm.size for rank in ranks):
             raise ValueError(
                 f"MultiNodeChainList.add_link: {argument} must be a rank from 0 to "
-                f"{self.comm.size - 1}, a list of such, or None, not {ranks}"
+                f"{self.comm.size - 1}, a list of such ranks, or None, not {ranks}"
             )
         return ranks
 
@@ -109,17 +109,18 @@ class MultiNodeChainList(ChainList):
         """Runs the parts of this rank.
 
         Args:
-            inputs: arguments of the parts with ``rank_in=None``; not needed on ranks without any.
-                With micro-batches, Variables and arrays are divided along their first axis.
+            inputs: arguments of the parts with ``rank_in=None``; not needed on ranks without such a
+                part. With micro-batches, Variables and arrays are divided along their first axis.
             delegate_variable: a Variable on which the communication will depend.
 
         Returns:
-            The result of the part with ``rank_out=None``, a Variable or a tuple of them; those of
-            the micro-batches are concatenated. On ranks without such a part, a delegate variable.
+            The result of the part with ``rank_out=None``, a Variable or a tuple of Variables; the
+            results of micro-batches are concatenated. On ranks without such a part, a delegate
+            variable.
 
         Raises:
-            ValueError: there are fewer samples than micro-batches, or the results of these have no
-                axis along which to concatenate them.
+            ValueError: there are fewer samples than micro-batches, or the results of the
+                micro-batches have no axis along which to concatenate them.
             RuntimeError: links were not added by :meth:`add_link`, or were removed; a part awaits
                 the result of a part of the same rank that comes after it.
         """
@@ -146,7 +147,7 @@ class MultiNodeChainList(ChainList):
         if x.ndim == 0 or len(x) < self.n_micro_batches:
             raise ValueError(
                 f"MultiNodeChainList: an input of shape {x.shape} cannot be divided into "
-                f"{self.n_micro_batches} micro-batches"
+                f"{self.n_micro_batches} micro-batches; it needs at least one sample for each"
             )
         begin, end = partition(len(x), i, self.n_micro_batches)
         return x[begin:end]
@@ -174,7 +175,7 @@ class MultiNodeChainList(ChainList):
         return result, token
 
     def _as_arguments(self, received):
-        """Returns a part's arguments for the result of another: one for each Variable."""
+        """Returns the result of a part as a tuple of arguments of another part."""
         return received
 
     def _receive(self, rank, token, kept):
@@ -183,7 +184,7 @@ class MultiNodeChainList(ChainList):
         if not kept:
             raise RuntimeError(
                 f"MultiNodeChainList: a part on rank {rank} awaits the result of a part on the "
-                "same rank, but none before it sends there"
+                "same rank, but no part before it sends its result there; add the sender first"
             )
         return kept.popleft(), token
 

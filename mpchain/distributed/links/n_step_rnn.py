@@ -1,4 +1,4 @@
-"""Recurrent layers whose states come from one rank and go to another."""
+"""Recurrent layers whose states come from one rank and are sent to another rank."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ from mpchain.variable import Variable
 class MultiNodeNStepRNN(Chain):
     """Recurrent layers that begin with the last states of layers on another rank.
 
-    ``create_multi_node_n_step_rnn`` is another name.
+    ``create_multi_node_n_step_rnn`` is another name of this class.
 
     Args:
-        actual_link: one of the NStep links, such as :class:`mpchain.links.NStepLSTM`.
+        actual_link: an NStep link, such as :class:`mpchain.links.NStepLSTM`.
         communicator: the communicator of the ranks.
-        rank_in: the rank whose last states are the first states on this rank; None takes them from
-            the arguments, or zeros.
+        rank_in: the rank whose last states are the first states on this rank; with None, the first
+            states are arguments, or zeros.
         rank_out: the rank that gets the last states; None sends them to no rank.
 
     Attributes:
@@ -51,7 +51,7 @@ class MultiNodeNStepRNN(Chain):
             )
         with self.init_scope():
             self.actual_link = actual_link
-        communicator.refuse_to_lose_ranks(self, "ranks have different layers (MultiNodeNStepRNN)")
+        communicator.refuse_to_lose_ranks(self, "each rank has its own layers (MultiNodeNStepRNN)")
         self.communicator, self.rank_in, self.rank_out = communicator, rank_in, rank_out
 
     def forward(self, *inputs: Any, delegate_variable: Variable | None = None) -> tuple:
@@ -59,16 +59,16 @@ class MultiNodeNStepRNN(Chain):
 
         Args:
             inputs: the arguments of the wrapped link; only ``xs`` is required. With ``rank_in``,
-                the first states must be omitted, or None.
+                the first states must be omitted or None.
             delegate_variable: a Variable on which the communication will depend.
 
         Returns:
-            The results of the wrapped link (the last states and a list), and a delegate variable,
-            whose ``backward`` runs this link's backward on ranks without a loss.
+            The results of the wrapped link (the last states and a list of Variables), and a
+            delegate variable, whose ``backward`` runs this link's backward on ranks without a loss.
 
         Raises:
-            TypeError: there are too few or too many arguments, or first states besides received
-                ones.
+            TypeError: there are too few or too many arguments, or ``rank_in`` is set and first
+                states are passed, too.
         """
         n_cells = self.actual_link.n_cells
         *states, xs = inputs if len(inputs) > 1 else (*[None] * n_cells, *inputs)

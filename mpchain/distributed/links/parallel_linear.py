@@ -21,7 +21,7 @@ class _ParallelLinear(Link):
     """Affine map that is divided among the ranks.
 
     Attributes:
-        axis: the axis of the whole weights along which they are divided.
+        axis: the axis along which the weights are divided: 0 for outputs, 1 for inputs.
     """
 
     def __init__(self, comm, in_size, out_size, nobias, initialW, initial_bias):
@@ -59,7 +59,7 @@ class _ParallelLinear(Link):
         self._take(self.W, whole, True)
 
     def _take(self, param, whole, is_divided):
-        """Initializes a parameter with this rank's part of rank 0's values."""
+        """Initializes a parameter with rank 0's values, or this rank's part of them."""
         comm, axis = self.comm, self.axis if whole.ndim == 2 else 0
         if is_divided:
             values = comm.scatter(parts_of(comm, whole, axis) if comm.rank == 0 else None)
@@ -78,25 +78,25 @@ class _ParallelLinear(Link):
 class ColumnParallelLinear(_ParallelLinear):
     """Affine map whose outputs are divided among the ranks.
 
-    To every order of derivative, it is equal to :class:`mpchain.links.Linear` in one process;
-    initial values are rank 0's. :func:`mpchain.distributed.functions.distribute` explains input,
-    output and gradients: the gradients of the parameters are already correct, and must not be
-    averaged over these ranks. All ranks must create and call the link together.
+    The link and all orders of its derivative are equal to :class:`mpchain.links.Linear` in one
+    process; rank 0 draws the initial values. :func:`mpchain.distributed.functions.distribute`
+    explains input, output and gradients: the gradients of the parameters are already correct, and
+    must not be averaged over these ranks. All ranks must create and call the link together.
 
     Args:
         comm: the communicator of the ranks.
-        in_size: number of input features; None leaves it to the first input. If it is the only
-            size, it is that of the output.
+        in_size: number of input features; None takes it from the first input. If only one size is
+            passed, it is ``out_size``.
         out_size: number of output features of all ranks together.
         nobias: whether to omit the bias.
         initialW: initializer, number or array (out_size, in_size) of the whole weights.
         initial_bias: initializer, number or array (out_size,) of the whole bias; None is zero.
-        gather_output: whether every rank gets the whole output, or only its part, for a
-            :class:`RowParallelLinear` with ``split_input=False``.
+        gather_output: whether every rank gets the whole output, or only its part of it, as input of
+            a :class:`RowParallelLinear` with ``split_input=False``.
 
     Attributes:
         W (Parameter): this rank's rows of the weights.
-        b (Parameter): this rank's part of the bias; None if there is none.
+        b (Parameter): this rank's part of the bias; None with ``nobias``.
 
     Raises:
         ValueError: there are more ranks than output features.
@@ -127,14 +127,15 @@ class ColumnParallelLinear(_ParallelLinear):
         self.gather_output = gather_output
 
     def forward(self, x: Variable | Array, n_batch_axes: int = 1) -> Variable:
-        """Applies the map.
+        """Applies the affine map.
 
         Args:
-            x: Variable or array (N, ...), the same on all ranks.
-            n_batch_axes: the number of leading axes that stay.
+            x: Variable or array of shape (N, ...), the same on all ranks.
+            n_batch_axes: the number of leading axes that the result keeps; all others are
+                flattened.
 
         Returns:
-            Variable (N, out_size), the same on all ranks, or this rank's columns of it.
+            Variable of shape (N, out_size), the same on all ranks, or this rank's columns of it.
         """
         if not self.W.is_initialized:
             self._initialize(math.prod(x.shape[n_batch_axes:]))
@@ -145,23 +146,23 @@ class ColumnParallelLinear(_ParallelLinear):
 class RowParallelLinear(_ParallelLinear):
     """Affine map whose inputs are divided among the ranks.
 
-    Otherwise it works like :class:`ColumnParallelLinear`.
+    In all other respects it is like :class:`ColumnParallelLinear`.
 
     Args:
         comm: the communicator of the ranks.
-        in_size: number of input features of all ranks together; None leaves it to the first input,
-            which must then be whole. If it is the only size, it is that of the output.
+        in_size: number of input features of all ranks together; None takes it from the first input,
+            which must then be whole. If only one size is passed, it is ``out_size``.
         out_size: number of output features.
         nobias, initialW, initial_bias: see :class:`ColumnParallelLinear`.
-        split_input: whether the input is whole on every rank, or already this rank's part.
+        split_input: whether the input is whole on every rank; if not, it is this rank's part.
 
     Attributes:
         W (Parameter): this rank's columns of the weights.
-        b (Parameter): the bias, the same on all ranks; None if there is none.
+        b (Parameter): the bias, the same on all ranks; None with ``nobias``.
 
     Raises:
-        ValueError: there are more ranks than input features, or ``in_size`` is missing though the
-            input is not whole.
+        ValueError: there are more ranks than input features, or ``in_size`` is missing with
+            ``split_input=False``.
 
     Example:
         >>> link = mpchain.distributed.links.RowParallelLinear(comm, 4, 3)
@@ -191,15 +192,16 @@ class RowParallelLinear(_ParallelLinear):
         self.split_input = split_input
 
     def forward(self, x: Variable | Array, n_batch_axes: int = 1) -> Variable:
-        """Applies the map.
+        """Applies the affine map.
 
         Args:
-            x: Variable or array (N, ...), the same on all ranks; with ``split_input=False`` this
-                rank's columns of it.
-            n_batch_axes: the number of leading axes that stay.
+            x: Variable or array of shape (N, ...), the same on all ranks; with
+                ``split_input=False`` this rank's columns of it.
+            n_batch_axes: the number of leading axes that the result keeps; all others are
+                flattened.
 
         Returns:
-            Variable (N, out_size), the same on all ranks.
+            Variable of shape (N, out_size), the same on all ranks.
         """
         if self.split_input:
             n_features = math.prod(x.shape[n_batch_axes:])

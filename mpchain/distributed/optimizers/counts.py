@@ -1,4 +1,5 @@
-"""Counts over the whole batch, for losses to divide by: ranks exchange them, or parts add up."""
+"""Counts over the whole batch, by which losses divide: sums over the ranks and over the parts of a
+batch."""
 
 import contextlib
 import functools
@@ -34,40 +35,41 @@ _ASKING = FileNames(
     os.path.join(PACKAGE, "functions", "recompute.py"),
 )
 
-# Kinds of messages that a rank sends in a round.
+# These are the kinds of messages that a rank sends in a round.
 _COUNT, _ARRAY, _END = range(3)
 
 _DTYPES = [np.dtype(name) for name in "float32 float64 int32 int64".split()]
 
-_ROUND = struct.Struct("10d")  # structs read and write floats faster than arrays do
+_ROUND = struct.Struct("10d")  # a struct reads and writes floats faster than an array does
 
-# Limits the ids of call sites, so that sums of their squares stay exact for thousands of ranks.
+# The ids of call sites are below this limit, so that sums of their squares stay exact for thousands
+# of ranks.
 _NUMBERS = 1 << 20
 
-_MOST_SITES = 4096  # the maximum number of call sites to remember
+_MOST_SITES = 4096  # the most call sites that are remembered
 
-# A pass gets its denominators in one of these ways: it exchanges them with other ranks at each
-# call; it uses those of the previous pass; it collects them for the next pass; or it uses local
-# counts, if gradients are not exchanged.
+# A forward pass gets its denominators in one of these ways: it sums them over the ranks at each
+# call; it uses the denominators of the previous pass; it collects them for the next pass; or it
+# uses local counts, because gradients are not summed.
 _EXCHANGED, _KNOWN, _COLLECTED, _ALONE = range(4)
 
 _EXACT_FORMS = (
     "process the parts of the batch by one call (accumulation= of MultiNodeUpdater, or "
-    "update_in_parts), or let the loss be a mean over a weight that comm.batch(weight=...) or "
-    "optimizer.n_samples says"
+    "update_in_parts), or let the loss be a mean over a weight, which you pass to "
+    "comm.batch(weight=...) or set as optimizer.n_samples"
 )
 
 _IN_PARTS = (
-    "compute a mean that the loss only adds by F.average(x, weights=...), which parts may do, or "
-    "process the batch at once (accumulation=1, without reproducible=True)"
+    "compute a mean that is only added to the loss by F.average(x, weights=...), which parts "
+    "allow, or process the batch at once (accumulation=1, without reproducible=True)"
 )
 
 
 class Site(NamedTuple):
-    """A place where a program asks for a count.
+    """A site where a program asks for a count.
 
     Attributes:
-        number: an id that is the same on all ranks for the same place.
+        number: an id that is the same on all ranks for the same site.
         text: the program's file and line.
         place: the instruction within the line.
     """
@@ -79,13 +81,13 @@ class Site(NamedTuple):
 
 class _Call(NamedTuple):
     site: Site
-    rows: int | None = None  # None: the program declares that it means the whole batch
-    own: Any = None  # divisors of a mean over these rows, and of this mean
+    rows: int | None = None  # None if the program declares that the call is for the whole batch
+    own: Any = None  # the divisor of a mean over these rows; `whole` is the divisor used
     whole: Any = None
 
 
 class _Question(NamedTuple):
-    """A request for a count, which replays of a captured step repeat."""
+    """A function call that sums a count; replays of a captured step repeat the call."""
 
     method: Callable[[Site, Any], Any]
     site: Site
@@ -103,12 +105,12 @@ def _exchange(method, site, x):
 class Counts:
     """The counts of the batch of all ranks, for losses and :mod:`mpchain.functions.batch`.
 
-    The k-th call of each rank in a step is one mean over the batch: one small sum over the ranks,
-    a *round*, adds the counts. Ranks that compute no loss take part as long as the others call
-    (:meth:`serve`); the others end this with a last round (:meth:`end`). Such steps are *sparse*:
-    all their rounds come before the sums of gradients. Each round includes a number of the call
-    site, which detects ranks that call at different places; the last round, or the watchdog,
-    detects ranks that call more often.
+    The k-th call of each rank in a step belongs to one mean over the batch: one small sum over the
+    ranks, a *round*, adds the counts. Ranks that compute no loss take part as long as the other
+    ranks call (:meth:`serve`), until these ranks perform a last round (:meth:`end`). Such steps are
+    *sparse*: all their rounds come before the sums of gradients. Each round includes a number of
+    the call site, which detects ranks that call at different sites; the last round, or the
+    watchdog, detects ranks that make more calls.
 
     If the loss of the first of several parts asks for a count, all parts are first computed without
     backward to collect the counts.
@@ -123,7 +125,7 @@ class Counts:
         self._comm = comm
         self._room, self._sites, self._are_of_batch = None, {}, are_of_batch
         self._batches = set()  # call sites that are known to cover the whole batch
-        # In updates without exchange, each call adds its ratio of counts to its weight.
+        # In updates that sum no gradients, each call appends the ratio of its count to its weight.
         self._ratios = []
         self._mode, self._is_open, self._parts = _EXCHANGED, False, []
 
@@ -142,7 +144,7 @@ class Counts:
             reducer: the reducer, which knows each part's share of the batch.
             parts: pairs of a weight and a loss function without arguments.
             n_rows: the number of samples of each part; 0 if it is unknown.
-            exchanges: whether gradients are exchanged in this step.
+            exchanges: whether gradients are summed over the ranks in this step.
             is_accumulated: whether the step includes gradients of earlier updates.
             n_total: the number of samples of all ranks, if the weights are not numbers of samples;
                 0 if it is unknown.
@@ -166,7 +168,7 @@ class Counts:
 
     def in_use(self) -> contextlib.AbstractContextManager[None]:
         """Context manager: losses inside the block get their counts from this object, if the counts
-        of the batch may differ from the losses' own."""
+        of the batch may differ from the counts of the losses."""
         is_whole = self._comm.size == 1 and self._exchanges and not self._is_accumulated
         over = None if self._are_of_batch else counting.CALL
         return counting.using(None if is_whole and not self._has_parts else self, over)
@@ -176,7 +178,8 @@ class Counts:
         return 0 < self._reducer.n_empty() < self._comm.size
 
     def end_rounds(self) -> None:
-        """Makes :meth:`serve` return on the ranks that serve; they serve again if rounds follow."""
+        """Makes :meth:`serve` return on the ranks in it; these ranks call it again if rounds
+        follow."""
         if self._is_open and self._places and self._comm.size > 1 and self.is_sparse():
             self._round(Site(0, "the end of its step"), _END)
 
@@ -185,14 +188,14 @@ class Counts:
         self._totals = None
 
     def end(self) -> None:
-        """Ends the step; call it after backward."""
+        """Ends the step; must be called after backward."""
         self.end_rounds()
         if self._is_open:
             self._ratios = []
         self._is_open = False
 
     def reset(self) -> None:
-        """Discards the current step, and memory that was shared with lost ranks."""
+        """Discards the current step, and the buffer that was shared with lost ranks."""
         self._room, self._is_open, self._ratios = None, False, []
 
     # These methods run the passes over the micro-batches.
@@ -214,12 +217,13 @@ class Counts:
             self._mode = _KNOWN
         loss = self._parts[i][1]()
         if self._mode == _KNOWN and len(self._calls) != len(self._totals):
-            self._refuse_parts("another number of calls than in the first pass")
+            self._refuse_parts("a different number of calls from its first pass")
         self._check_calls()
         return loss
 
     def _collect(self):
-        """Computes the losses of all parts to collect counts, if the first loss asks for one."""
+        """Computes the losses of all parts to collect counts, if the first loss asks for a
+        count."""
         self._mode, self._collected = _COLLECTED, []
         before = Before(remembered(self._comm).values())
         for i in self._places:
@@ -281,7 +285,7 @@ class Counts:
         return result
 
     def _shared(self, site, count):
-        """Returns this rank's share of the count of the whole batch."""
+        """Returns the count of the whole batch times this part's share of the batch."""
         total, share = self._total(site, count)
         return total * share
 
@@ -294,7 +298,7 @@ class Counts:
         site = self._site()
         if self._mode == _COLLECTED:
             self._note(site, n)
-            return n or type(n)(1)  # the divisor must not be zero; the pass is repeated
+            return n or type(n)(1)  # any divisor but zero will do: the pass is repeated
         self._check_whole("batch_count")
         total = _exchange(self._whole, site, n)
         self._calls.append(_Call(site))
@@ -321,7 +325,7 @@ class Counts:
         in_parts = is_sum and (self._has_parts or self._comm.micro_shards)
         if self._mode == _ALONE or self._is_accumulated or in_parts:
             raise RuntimeError(
-                f"{function}: the value is that of the whole batch, which is processed in parts: "
+                f"{function}: the value is for the whole batch, which is processed in parts: "
                 + (_EXACT_FORMS if not in_parts else _IN_PARTS)
             )
 
@@ -329,8 +333,8 @@ class Counts:
         """Sums an array over all ranks, including those that compute no loss."""
         if not self._is_open:
             raise RuntimeError(
-                "batch_sum: its result is differentiated after the update in which it was "
-                "computed, when the other ranks do not take part"
+                "batch_sum: the result must be differentiated within the update in which it was "
+                "computed, because the other ranks take part only there"
             )
         return _exchange(self._add, self._site(x.shape, str(x.dtype)), x)
 
@@ -356,14 +360,15 @@ class Counts:
             self._calls.append(_Call(site))
 
     def _check_ratio(self, k, ratio):
-        """Checks that counts are proportional to weights, so that gradients can be accumulated."""
+        """Raises RuntimeError unless counts are proportional to weights, as accumulation
+        requires."""
         if k == len(self._ratios):
             self._ratios.append(ratio)
         elif not math.isclose(ratio, self._ratios[k], rel_tol=1e-9):
             raise RuntimeError(
                 "MultiNodeOptimizer.no_sync: a loss is a mean over a count (of labels that are not "
                 f"ignored, of weights) that is {self._ratios[k]:g} for each sample in one update "
-                f"and {ratio:g} in another, so that later counts are needed: {_EXACT_FORMS}"
+                f"and {ratio:g} in another, but must be the same in all of them: {_EXACT_FORMS}"
             )
 
     # These methods compute sums over the ranks.
@@ -385,7 +390,7 @@ class Counts:
             self._refuse_parts(f"a call at {site.text} that it has not made in the first pass")
         first, (total, weight) = collected[k][1], self._totals[k]
         share = self._weight() / weight
-        if cuda.is_gpu_array(count):  # an error would wait for the GPU, so a mismatch gives NaN
+        if cuda.is_gpu_array(count):  # a check would wait for the GPU, so a mismatch gives NaN
             return cuda.cupy.where(count == first, total, math.nan), share
         if count != first:
             self._refuse_parts(f"a call at {site.text} that counts {count}, and {first} before")
@@ -402,8 +407,9 @@ class Counts:
         return total, graph.number(lambda: self._reducer.weight(self._parts[0][0]), total)
 
     def _sum_counts(self, site, counts, own):
-        """Sums counts over the ranks, one for each of this rank's parts that is not empty; returns
-        the sum of the counts, and the sum of the ranks' weights, where this rank's is ``own``."""
+        """Sums counts over the ranks and parts, given one for each of this rank's parts that is not
+        empty. Returns the sum of the counts, and the sum of the ranks' weights; this rank's weight
+        is ``own``."""
         n_shards, on_gpu = self._comm.micro_shards, cuda.is_gpu_array(counts[0])
         if not (n_shards or on_gpu):
             total = sum(map(np.float64, counts))
@@ -434,8 +440,8 @@ class Counts:
                 self._check_ratio(k, total / weight)
 
     def _round(self, site, kind=0, value=0.0, weight=0.0, size=0, code=0, on_gpu=False):
-        """Performs a round; returns the sums of the values and weights and, without a site, the
-        current action of the other ranks."""
+        """Performs a round; returns the sums of the values and weights. Without a site, also
+        returns the kind of the other ranks' message and a description of their array."""
         if self._room is None:
             (self._room,) = self._comm.make_buffers([(10, np.float64)])
         room, number = self._room, site and site.number
@@ -459,16 +465,16 @@ class Counts:
                 held.setdefault(text, []).append(str(rank))
         text = "; ".join(f"rank {', '.join(ranks)}: {text}" for text, ranks in held.items())
         raise CollectiveMismatchError(
-            "MultiNodeOptimizer.update: each mean over a count is one of the whole batch, for "
-            "which all ranks that have samples must call the same losses in the same order, but "
-            f"their next calls are: {text}. For losses of single samples or groups use "
-            "mpchain.own_counts()"
+            "MultiNodeOptimizer.update: losses divide by counts of the whole batch, so all ranks "
+            f"that have samples must call the same losses in the same order, but their next calls "
+            f"are: {text}. For losses of single samples or groups use mpchain.own_counts()"
         )
 
     # These methods check calls that may or may not cover the whole batch.
 
     def _check_calls(self):
-        """Refuses repeated calls at one place if it matters that each may cover one sample."""
+        """Refuses repeated calls at one site if the result depends on whether each covers only one
+        sample."""
         n, of_sites = self._n_rows[self._part], {}
         for call in self._calls:
             if call.rows is not None:
@@ -481,10 +487,10 @@ class Counts:
             if any(not _is_close(call.own, call.whole) for call in calls):
                 raise RuntimeError(
                     f"{site.text}: this rank makes {len(rows)} call{'s'[: len(rows) - 1]}, of "
-                    f"{_shortened(rows)} rows, for {n or 'an unknown number of'} samples. They may "
-                    "be losses of the whole batch, or of one sample or group each, which are "
-                    "different means. Call them "
-                    "within mpchain.shared_counts(), if each is a mean over the batch of all "
+                    f"{_shortened(rows)} rows, for {n or 'an unknown number of'} samples. The "
+                    "calls may be losses of the whole batch, or of one sample or group each, which "
+                    "are different means. Call the losses within "
+                    "mpchain.shared_counts(), if each is a mean over the batch of all "
                     "ranks, or within mpchain.own_counts(), if each is a mean over its own elements"
                 )
 
@@ -495,7 +501,7 @@ class Counts:
             is_unclear = is_single and rows != [1]
         elif not n or any(k % n for k in rows):
             return True
-        elif set(rows) == {n}:  # the calls loop over time, unless each sample has n rows
+        elif set(rows) == {n}:  # a loop over time, unless each sample has n rows
             is_unclear = (n_calls == n and self._are_alike(n)) or is_single
         else:
             is_unclear = n_calls % n == 0 and self._are_alike(n)
@@ -504,8 +510,8 @@ class Counts:
         return is_unclear and site not in self._batches
 
     def _are_alike(self, n):
-        """Returns whether all parts may have n samples. If not, loops over samples make more calls
-        for some parts than for others, which is an error anyway."""
+        """Returns whether all parts may have n samples. If they have different numbers, a loop over
+        samples makes a different number of calls in each part, which is an error anyway."""
         if {self._n_rows[i] for i in self._places} != {n}:
             return False
         n_total = self._reducer.n_samples() if self._n_total is None else self._n_total
@@ -521,15 +527,16 @@ class Counts:
         return n_total <= (self._comm.micro_shards or self._comm.size - self._reducer.n_empty())
 
     def _site(self, *kind):
-        """Returns the current call site: the program's line and the library function it called."""
+        """Returns the current call site: the program's line and the library function that it
+        called."""
         inner, outer = calling_frames(sys._getframe(2), _ASKING)
         outer = outer or inner
         key = id(inner.f_code), inner.f_lasti, id(outer.f_code), outer.f_lasti, kind
         found = self._sites.get(key)
         if found is None:
-            if len(self._sites) >= _MOST_SITES:  # a sum of arrays has one call site per shape
+            if len(self._sites) >= _MOST_SITES:  # a sum of arrays has a site for each shape
                 self._sites.clear()
-            codes = inner.f_code, outer.f_code  # kept alive, so that their ids are not reused
+            codes = inner.f_code, outer.f_code  # they are kept, so that their ids are not reused
             file = os.path.basename(outer.f_code.co_filename)
             same = f"{file} {outer.f_lineno} {outer.f_lasti} {codes[0].co_name} {kind}"
             text = f"{outer.f_code.co_filename}:{outer.f_lineno} in {codes[1].co_name}"
@@ -546,8 +553,8 @@ def _is_close(x, y):
 def _difference(sites, others):
     for site, other in zip(sites, others):
         if site != other:
-            return f"a call at {other.text} where the first one makes one at {site.text}"
-    return f"{len(others)} of them, and the first one {len(sites)}"
+            return f"a call at {other.text} where the first part makes a call at {site.text}"
+    return f"{len(others)} calls, and the first part makes {len(sites)}"
 
 
 def _shortened(rows):

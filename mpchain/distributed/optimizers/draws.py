@@ -47,10 +47,10 @@ def batch(
         mine: this rank's samples, if the program divides the batch itself. ``n`` is then
             optional, but saves a message in each update. All ranks' slices must cover the batch
             without overlapping.
-        weight: weights to use instead of numbers of samples: for a loss that is a mean over
-            something else, such as words, the number of words. Either an array with a number of at
-            least 0 for each of the ``n`` samples (with ``mine``, for each of this rank's samples),
-            or the sum of this rank's weights, which may be 0, but not on all ranks.
+        weight: the weight to use instead of the number of samples. For a loss that is a mean over
+            words, for example, it is the number of words. Either an array with a number of at least
+            0 for each of the ``n`` samples (with ``mine``, for each of this rank's samples), or the
+            sum of this rank's weights, which may be 0, but not on all ranks.
 
     Returns:
         A context manager whose value is the slice of this rank's samples, which may be empty.
@@ -68,7 +68,7 @@ def batch(
     """
     if mine is None or n is not None:
         if not isinstance(n, (int, np.integer)) or n < 0:
-            raise ValueError(f"Communicator.batch: n must be a number of samples, not {n!r}")
+            raise ValueError(f"Communicator.batch: n must be an integer of at least 0, not {n!r}")
     n_empty, own = None, slice(None)
     if mine is None:
         assert n is not None  # the caller has checked this
@@ -78,7 +78,7 @@ def batch(
         return _Division(comm, mine, n, n_empty)
     if comm.micro_shards:
         raise ValueError(
-            "Communicator.batch: with a reproducible communicator weight must be of each "
+            "Communicator.batch: a reproducible communicator needs the weight of each "
             "micro-shard: pass a function to MultiNodeUpdater(weight=...)"
         )
     if np.ndim(weight) > 0:
@@ -88,7 +88,7 @@ def batch(
         if weight.shape != (length,):
             raise ValueError(
                 f"Communicator.batch: weight must be a number for each of {length} samples, or the "
-                f"sum of this rank's, but has the shape {weight.shape}"
+                f"sum of this rank's weights, but has the shape {weight.shape}"
             )
         check_weight("Communicator.batch", weight.min(initial=0))
         weight = weight[own].sum()
@@ -123,13 +123,13 @@ def n_without(comm: Communicator, n: int) -> int:
 
 
 class Division(NamedTuple):
-    """The division of a batch among the ranks; None stands for unknown.
+    """The division of a batch among the ranks; an attribute that is not known is None.
 
     Attributes:
         mine: this rank's samples.
         n: the number of samples of all ranks.
         n_empty: the number of ranks without samples.
-        weight: this rank's weight, if it is not its number of samples.
+        weight: this rank's weight; None if its weight is its number of samples.
 
     Example:
         >>> with comm.batch(6, weight=20):
@@ -145,7 +145,7 @@ class Division(NamedTuple):
 
 class _Division(
     contextlib.AbstractContextManager
-):  # a generator would cost several times as much, in every step
+):  # a generator would take several times as long, in every step
     def __init__(self, comm, *own):
         self._comm, self._own = comm, Division(*own)
 
@@ -180,8 +180,8 @@ class SampleDraws:
 
     Within ``comm.batch`` the index of a rank's first sample is known. Otherwise the ranks are
     assumed to have equal numbers of samples. If the last step has shown that the numbers differ,
-    each rank draws from a stream that is independent of the other ranks'. Rank 0 warns about this,
-    and about arrays whose shape does not show which axis holds the samples.
+    each rank draws from its own independent stream. Rank 0 warns about such draws, and about arrays
+    whose shape does not show which axis holds the samples.
 
     Args:
         comm: the communicator of the ranks.
@@ -202,15 +202,15 @@ class SampleDraws:
         self._key = (0, 0)
         self._n_turns = self.n_own = 0
         self._are_equal = True
-        self._shapes = {}  # see SampleGenerator
+        self._shapes = {}  # the argument ``shapes`` of `SampleGenerator`
         self._compares_scales, self._scales, self._loss_place = False, {}, None
         self._persistents = SharedPersistents(comm)
 
     def set_up(self) -> None:
-        """Agrees on a new key with the other ranks, made from rank 0's random state."""
+        """Agrees with the other ranks on a new key, which depends on rank 0's random state."""
         comm = self._comm
         comm.n_draw_keys += 1
-        # Peeking does not advance NumPy's state, so other draws keep Chainer's order.
+        # Peeking does not advance NumPy's state, so other draws stay in Chainer's order.
         seed = comm.bcast_obj(peek_at_random_state() if comm.rank == 0 else None)
         sequence = np.random.SeedSequence([seed, comm.n_draw_keys])
         self._key = tuple(sequence.generate_state(2).tolist())
@@ -224,7 +224,8 @@ class SampleDraws:
         """Returns the parts of this rank's batch with loss functions that draw by sample.
 
         Args:
-            parts: pairs of a number of samples, None if unknown, and a function without arguments.
+            parts: pairs of a number of samples, or None if it is unknown, and a function without
+                arguments.
             step: the number of updates that the optimizer has done.
             weights: the weights of the parts, if they are not numbers of samples; a part of weight
                 0 does not count.
@@ -263,14 +264,15 @@ class SampleDraws:
         return random.SampleGenerator(self._key, step, self._n_turns, **place)
 
     def _place(self, first, n, stream, is_divided):
-        # If micro-shards have unknown sample counts, any number of ranks draws the same numbers.
+        # With micro-shards of unknown sample counts, any number of ranks draws the same numbers, so
+        # no warning is needed.
         is_told = is_divided and not (self._comm.micro_shards and first is None)
         place = {"first": first, "n": n, "stream": stream, "shapes": self._shapes}
         return place | {"tell": self._tell if is_told else None}
 
     def _tell(self, reason):
         """Lets rank 0 warn about a draw that may differ from the draw of a single process."""
-        text = f"{reason}. Other numbers of ranks, or parts of a batch, draw other numbers"
+        text = f"{reason}. Other numbers of ranks, or of parts of a batch, draw different numbers"
         Control.of(self._comm).tell(_calling_place(), text)
 
     def _tell_of_loss(self, place, reason):
@@ -296,8 +298,8 @@ class SampleDraws:
             self._tell_of_loss(self._loss_place, f"the loss {found}, or part of a batch. {remedy}")
 
     def count(self, n: int, n_passes: int = 1, n_parts: int = 1) -> None:
-        """Records an update of ``n`` samples of this rank, for which it made ``n_passes`` forward
-        passes. Ranks with many samples make ``n_parts`` passes."""
+        """Records an update of ``n`` samples of this rank, which ran ``n_passes`` forward passes. A
+        rank with many samples runs ``n_parts`` passes."""
         self._n_turns += 1
         self.n_own += n
         self._persistents.count(n_passes, n_parts)
@@ -306,15 +308,16 @@ class SampleDraws:
         own = self._comm.divided.mine
         if own is not None and n == own.stop - own.start:
             return own.start
-        # Reproducible training must use the same information on one rank as on several.
+        # Reproducible training must use the same information on one rank as on several ranks.
         if self._comm.micro_shards or not self._are_equal:
             return None
         return self._comm.rank * n
 
     def finish(self, n_total: int) -> None:
-        """Ends a step of ``n_total`` samples on all ranks, after its message was received.
-        Collective: ranks without samples copy persistent values of others, and rank 0 warns."""
-        # Totals count samples or, if these are unknown, ranks.
+        """Ends a step of ``n_total`` samples on all ranks, after its message was received;
+        collective. Ranks without samples copy persistent values of other ranks, and rank 0
+        warns."""
+        # ``n_total`` is the number of samples or, if it is unknown, the number of ranks.
         if n_total > 0 and self._n_turns:
             self._are_equal = n_total in (self.n_own * self._comm.size, self._comm.size)
         self._n_turns = self.n_own = 0
@@ -329,7 +332,7 @@ class SampleDraws:
         self._scales = {}
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores the key."""
+        """Saves or restores the key of the random streams."""
         self._key = tuple(np.asarray(serializer("draws", np.array(self._key, np.uint32))).tolist())
 
 
@@ -362,7 +365,7 @@ def _seeded(seed, shard, initializes, compute_loss):
 
 
 def _n_samples(compute_loss):
-    """Returns the length of the first argument that has one; 0 if the length is unknown."""
+    """Returns the length of the function's first argument that has a length; 0 if none has."""
     lengths = (_length(x) for x in getattr(compute_loss, "args", ()))
     return next((length for length in lengths if length is not None), 0)
 

@@ -49,8 +49,8 @@ class Before:
         ]
 
     def restore_all(self) -> None:
-        """Restores everything. Parameters that have been initialized since will be initialized
-        again, with the same random numbers."""
+        """Restores everything. Parameters that have been initialized since the copy was made will
+        be initialized again, with the same random numbers."""
         self.restore()
         for param, attributes in self._uninitialized:
             vars(param).clear()
@@ -75,8 +75,8 @@ class DryRun(Before):
 
     Inside the block, initializers draw from a copy of rank 0's NumPy random state, unless
     ``config.rng`` is set. Initial values are therefore the same on all ranks that initialize in the
-    same order. They do not depend on other draws of the pass (dropout), because the number of those
-    draws depends on the rank's share of the batch.
+    same order. They do not depend on other draws of the pass (dropout), whose number depends on the
+    rank's share of the batch.
 
     Args:
         models: the models.
@@ -110,14 +110,15 @@ class DryRun(Before):
         self._scope.__exit__(*exc_info)
 
     def agree(self, params: Mapping[str, Parameter]) -> str:
-        """Returns the decision of all ranks on the pass: ``"keep"`` it, ``"repeat"`` it, or
+        """Returns the decision of all ranks on the pass: to ``"keep"`` or ``"repeat"`` it, or to
         ``"skip"`` the step, after a warning.
 
-        The pass is kept if all ranks that have initialized anything have the same values. Otherwise
-        it is repeated, unless ranks communicated during the pass: the step is then skipped.
+        The pass is kept if all ranks that have initialized parameters have the same values.
+        Otherwise it is repeated, unless ranks communicated during the pass: the step is then
+        skipped.
 
         Args:
-            params: the parameters that may have been initialized, by name.
+            params: dict from name to each parameter that may have been initialized.
         """
         values = {name: param.array for name, param in params.items()}
         mine = (
@@ -131,14 +132,15 @@ class DryRun(Before):
             return "keep"
         of_params, of_attributes, calls = map(set, zip(*held))
         if calls == {0}:
-            # Micro-shards draw initial values of attributes in the way of the second pass.
+            # With micro-shards, initial values of attributes must be drawn as the second pass draws
+            # them.
             are_alike = len(of_params) == len(of_attributes) == 1 and not self._comm.micro_shards
             return "keep" if are_alike else "repeat"
         if len(of_params) == 1:
             return "keep"
         warn_of_skipping(
             self._comm,
-            "The loss function communicates with other ranks, so that it cannot be repeated: let "
+            "The loss function communicates with other ranks and therefore cannot be repeated: let "
             "initializers draw from NumPy's global generator, in the same order on all ranks",
         )
         return "skip"
@@ -151,13 +153,13 @@ class DryRun(Before):
                     yield f"{i} {name}", vars(link)[name]
 
     def keep(self) -> None:
-        """Keeps the pass. Advances NumPy's random state past the initializers' draws, if nothing
-        else has drawn."""
+        """Keeps the pass. If only initializers have drawn random numbers, advances NumPy's random
+        state past their draws."""
         if _are_equal(np.random.get_state(), self._state):
             self._set_random_state()
 
     def _set_random_state(self):
-        """Repeats the initializers' draws on ranks whose random state was rank 0's."""
+        """Advances NumPy's random state past the initializers' draws, if it was rank 0's state."""
         has_drawn = not config.rng and _are_equal(self._state, self._of_rank_0)
         np.random.set_state(self._rng.get_state() if has_drawn else self._state)
 
@@ -171,9 +173,9 @@ class DryRun(Before):
         self._set_random_state()
 
     def initial_values(self) -> contextlib.AbstractContextManager:
-        """Context manager for the pass after :meth:`undo`: makes initial values of reverted
+        """Context manager for the pass after :meth:`undo`, which makes initial values of reverted
         attributes, such as random vectors, the same on all ranks."""
-        # Micro-shards all draw the same initial values.
+        # All micro-shards draw the same initial values anyway.
         if config.rng or self._comm.micro_shards or not self._reverts:
             return contextlib.nullcontext()
         return using_config("rng", np.random.RandomState(self._of_rank_0[1]))

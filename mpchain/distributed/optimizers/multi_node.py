@@ -44,18 +44,18 @@ def create_multi_node_optimizer(
     compression: Callable[..., Any] | None = None,
     batch_counts: bool = True,
 ) -> "MultiNodeOptimizer":
-    """Wraps an optimizer so that every rank applies the gradient averaged over all samples of all
+    """Wraps an optimizer so that every rank applies the mean gradient over the samples of all
     ranks.
 
     Args:
         actual_optimizer: any optimizer. Its hooks (clipping, weight decay, ...) see the mean
             gradients.
         communicator: the communicator of the ranks.
-        double_buffering: whether the exchange of gradients may extend into the next step. Each
-            update then uses the gradients of the previous step, and the first update uses none.
-            Gradients that have not been used are saved with the optimizer.
-        zero_fill: whether a gradient that is None on some ranks counts as zeros there; if not, a
-            gradient that only some ranks have is an error.
+        double_buffering: whether the sum of gradients may extend into the next step. Each update
+            then uses the gradients of the previous step, and the first update uses none. Gradients
+            that have not been used are saved with the optimizer.
+        zero_fill: whether a gradient that is None on some ranks counts as zeros there; if not, it
+            is an error that only some ranks have a gradient.
         compression: a function that sends gradients in fewer bytes
             (:mod:`mpchain.distributed.gradients.compression`); None sends them exactly.
         batch_counts: whether losses that are means over counts use the counts of the whole batch;
@@ -93,8 +93,8 @@ def make_reducer(
     if comm.micro_shards:
         if double_buffering or compression is not None:
             raise ValueError(
-                "create_multi_node_optimizer: with a reproducible communicator gradients are "
-                "summed exactly and at once: double_buffering must be False and compression None"
+                "create_multi_node_optimizer: a reproducible communicator sums gradients exactly "
+                "and at once, so double_buffering must be False and compression None"
             )
         return DeterministicReducer(comm, zero_fill=zero_fill)
     make = DoubleBufferingReducer if double_buffering else GradientReducer
@@ -102,7 +102,8 @@ def make_reducer(
 
 
 class OfInner:
-    """Descriptor: an attribute of a multi-node optimizer that is the wrapped optimizer's.
+    """Descriptor: an attribute of a multi-node optimizer that refers to the wrapped optimizer's
+    attribute.
 
     Args:
         name: the attribute's name.
@@ -133,12 +134,12 @@ class MultiNodeOptimizer(Optimizer):
 
     Each rank computes the mean loss over its own samples, weighted by its share of the samples of
     all ranks. The sum of the losses over the ranks is therefore the mean over all samples, and its
-    gradient is summed over the ranks while backward continues. The wrapped optimizer takes the same
-    step on every rank. Collectives inside the loss (:mod:`mpchain.distributed.functions`) are
-    therefore differentiated correctly for any split of the batch.
+    gradient is summed over the ranks while backward continues. The wrapped optimizer performs the
+    same update on every rank. Collectives inside the loss (:mod:`mpchain.distributed.functions`)
+    are therefore differentiated correctly for any division of the batch.
 
     Parameters are the same on all ranks before they are used. :meth:`setup` copies initialized
-    parameters from rank 0. The first update copies the others as soon as a forward pass has
+    parameters from rank 0. The first update copies other parameters as soon as a forward pass has
     initialized them, and repeats that pass if the ranks' values differed. :meth:`setup` also copies
     persistent values (running statistics). Later each rank updates its own persistent values, see
     :class:`mpchain.distributed.extensions.AllreducePersistent`.
@@ -148,8 +149,8 @@ class MultiNodeOptimizer(Optimizer):
     (:mod:`mpchain.random`). This requires that the optimizer knows which samples of the batch a
     rank has: from :class:`MultiNodeUpdater`, from ``comm.batch``, or because all ranks have equal
     numbers of samples, which are assumed to be in the order of the ranks. Otherwise the ranks draw
-    independently of each other. Draws outside a loss function given to :meth:`update`, and draws
-    that the program makes itself, come from ``numpy.random``.
+    independently of each other. Draws outside a loss function passed to :meth:`update`, and draws
+    by the program itself, come from ``numpy.random``.
 
     Args:
         actual_optimizer, communicator, zero_fill: see :func:`create_multi_node_optimizer`.
@@ -158,9 +159,10 @@ class MultiNodeOptimizer(Optimizer):
 
     Attributes:
         communicator, zero_fill: the arguments of the same names.
-        current_step: the current step, or the last one.
+        current_step: the current step, or the latest step between updates.
         n_samples: this rank's number of samples in the next update, which updaters set; 0 for a
-            rank that takes part without samples. None on all ranks weights the ranks equally.
+            rank that takes part without samples. If it is None on all ranks, the ranks have equal
+            weights.
 
     Example:
         >>> optimizer = mpchain.distributed.create_multi_node_optimizer(optimizers.SGD(), comm)
@@ -185,17 +187,17 @@ class MultiNodeOptimizer(Optimizer):
         self._inner = actual_optimizer
         self.communicator, self.zero_fill = communicator, zero_fill
         self.current_step = Step(communicator, reducer, batch_counts)
-        self._known = {}  # maps each parameter's name to its id
+        self._known = {}  # maps the name of each parameter to its id
         self._outline = TreeOutline(Link())  # the model's outline contains only these parameters
         self._known_links = set()  # ids of links whose persistent values are the same on all ranks
         self._waiting = set()  # names of parameters that were uninitialized at the last check
-        self._joint_link = None  # name of a link that all ranks compute together
+        self._joint_link = None  # the name of a link that all ranks compute together
         self._show_inner()
         communicator.dependents[self] = None
 
     hyperparam: Any = OfInner("hyperparam")
 
-    if TYPE_CHECKING:  # attributes of the wrapped optimizer are attributes of this class, too
+    if TYPE_CHECKING:  # this class has the wrapped optimizer's attributes, too
 
         def __getattr__(self, name: str) -> Any: ...
         def __setattr__(self, name: str, value: object) -> None: ...
@@ -206,7 +208,7 @@ class MultiNodeOptimizer(Optimizer):
             try:
                 return super().__getattribute__(name)
             except AttributeError as error:
-                error.add_note("the wrapped optimizer is its attribute actual_optimizer")
+                error.add_note("the wrapped optimizer is the attribute actual_optimizer")
                 raise
 
     @property
@@ -219,7 +221,7 @@ class MultiNodeOptimizer(Optimizer):
         return self.current_step.reducer
 
     def _show_inner(self):
-        """Makes the public attributes of the wrapped optimizer attributes of this class."""
+        """Adds the public attributes of the wrapped optimizer to this class."""
         for name in dir(self._inner):
             if not (name.startswith("_") or hasattr(MultiNodeOptimizer, name)):
                 setattr(MultiNodeOptimizer, name, OfInner(name))
@@ -233,12 +235,13 @@ class MultiNodeOptimizer(Optimizer):
             The optimizer itself.
 
         Raises:
-            ValueError: the optimizer needs exact gradients, and the exchange changes them.
+            ValueError: the optimizer needs exact gradients, but double buffering or compression is
+                set.
         """
         if self._inner.takes_closure and not self._reducer.is_exact:
             raise ValueError(
-                f"MultiNodeOptimizer.setup: {type(self._inner).__name__} needs the gradients of "
-                "each loss as they are: double_buffering must be False and compression None"
+                f"MultiNodeOptimizer.setup: {type(self._inner).__name__} needs the exact gradients "
+                "of each loss: double_buffering must be False and compression None"
             )
         self._inner.setup(link)
         self._show_inner()
@@ -252,13 +255,13 @@ class MultiNodeOptimizer(Optimizer):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Context manager: updates inside the block only accumulate gradients, without exchanging
-        them.
+        """Context manager: updates inside the block only accumulate gradients, without summing over
+        ranks.
 
-        The first update after the block averages over the samples of all these updates. Their
-        number may differ between ranks, with two exceptions: all ranks take part in the very first
-        update, which may still have to copy parameters; and a link that computes with all ranks
-        together (MultiNodeBatchNormalization) communicates in every update.
+        The first update after the block averages over the samples of all these updates. The number
+        of updates may differ between ranks, with two exceptions: all ranks must take part in the
+        very first update, which may still have to copy parameters; and a link that computes with
+        all ranks together (MultiNodeBatchNormalization) communicates in every update.
 
         Example:
             >>> model = L.Linear(3, 1)
@@ -286,13 +289,13 @@ class MultiNodeOptimizer(Optimizer):
     ) -> None:
         """Updates the parameters.
 
-        New parameters, such as those of a link that was added, are first copied from rank 0.
+        New parameters, such as the parameters of an added link, are first copied from rank 0.
         Without ``lossfun``, their gradients exist already; if the ranks' values differed, the step
         is skipped, with a warning.
 
         With a reproducible communicator the loss function is called for one micro-shard at a time.
         Every array, Variable and list among ``args`` and ``kwds``, also within tuples and dicts, is
-        a batch of this rank's samples (within ``comm.batch``, of the samples given there) and is
+        a batch of this rank's samples (within ``comm.batch``, of the samples passed there) and is
         cut along its first axis; other arguments, such as models and numbers, stay unchanged.
         Values that the function reports are reported as means over this rank's samples.
 
@@ -305,7 +308,8 @@ class MultiNodeOptimizer(Optimizer):
             RuntimeError: the communicator is reproducible, and ``lossfun`` is missing or the update
                 is inside ``no_sync``.
             ValueError: the communicator is reproducible, and there is no batch among the arguments,
-                their lengths differ, or one is a Variable that was computed outside ``lossfun``.
+                their lengths differ, or an argument is a Variable that was computed outside
+                ``lossfun``.
         """
         if self._is_elsewhere():
             with self.target.device.create_context():
@@ -333,7 +337,7 @@ class MultiNodeOptimizer(Optimizer):
         elif n_parts is not None:
             raise RuntimeError(
                 "MultiNodeOptimizer.update: a reproducible communicator needs a loss function, "
-                "which it calls for one micro-shard at a time, with the batch as its arguments"
+                "which is called for one micro-shard at a time, and the batch as its arguments"
             )
         elif self._were_alike():
             refuse("a multi-node optimizer updates without a loss function")
@@ -358,7 +362,8 @@ class MultiNodeOptimizer(Optimizer):
         self.n_samples = n_samples
         if n_parts is None:
             return losses[-1].array
-        # A first pass may have been repeated. The sum is exact in any order.
+        # A repeated pass may have added losses, so only the last ones count. The sum is exact in
+        # any order.
         parts = cut(lossfun, args, kwds, self._n_samples(), n_parts)
         last = losses[len(losses) - sum(n > 0 for n, _ in parts) :]
         return math.fsum(itertools.chain(*self.communicator.allgather_obj(last)))
@@ -374,11 +379,12 @@ class MultiNodeOptimizer(Optimizer):
 
         Args:
             parts: pairs of a number of samples, and a function without arguments that computes the
-                mean loss over them; the function is not called for 0 samples. With a reproducible
-                communicator, one pair for each of this rank's micro-shards.
-            observations: values that these functions report; None does not combine them.
-            weights: weights of the parts, to use instead of numbers of samples for losses that are
-                means over something else. A part of weight 0 is left out.
+                mean loss over these samples; the function is not called for 0 samples. With a
+                reproducible communicator, one pair for each of this rank's micro-shards.
+            observations: collects the values that these functions report; None leaves them to the
+                reporter.
+            weights: weights of the parts, which replace numbers of samples for losses that are
+                means over something else, such as words. A part of weight 0 is left out.
 
         Returns:
             The means of the observations over the samples of all ranks, the same on all ranks;
@@ -391,8 +397,8 @@ class MultiNodeOptimizer(Optimizer):
         if inner.takes_closure and not inner.is_evaluating:
             raise TypeError(
                 f"MultiNodeOptimizer.update_in_parts: {type(inner).__name__} calls the loss "
-                "function several times: instead of a MultiNodeUpdater, or parts of a batch, use "
-                "optimizer.update(lossfun, *batch) within comm.batch"
+                "function several times, which parts of a batch and MultiNodeUpdater do not allow: "
+                "use optimizer.update(lossfun, *batch) within comm.batch"
             )
         if self._has_new_parameters():
             self._replicate()
@@ -416,7 +422,7 @@ class MultiNodeOptimizer(Optimizer):
             step.accumulate()
             return None
         if weights is not None and step.reducer.n_samples() == 0:
-            raise ValueError("MultiNodeOptimizer.update: weight is 0 on all ranks")
+            raise ValueError("MultiNodeOptimizer.update: weight must not be 0 on all ranks")
         outside(self._finish, observations)
         return None if observations is None else step.reducer.message.means()
 
@@ -447,17 +453,17 @@ class MultiNodeOptimizer(Optimizer):
         return self.n_samples if mine is None else mine.stop - mine.start
 
     def _weights(self, parts):
-        """Returns this rank's weight, if it is not its number of samples."""
+        """Returns a list with this rank's weight; None if numbers of samples are the weights."""
         weight = self.communicator.divided.weight
         if weight is not None and len(parts) > 1:
             raise ValueError(
-                "MultiNodeOptimizer.update_in_parts: comm.batch knows the weight of all parts "
+                "MultiNodeOptimizer.update_in_parts: comm.batch has one weight for all parts "
                 f"together: pass weights, one for each of the {len(parts)} parts"
             )
         return None if weight is None else [weight]
 
     def _scale_accumulated(self):
-        """Scales the accumulated gradients to become a part of the mean over all samples."""
+        """Scales the accumulated gradients so that they contribute to the mean over all samples."""
         step = self.current_step
         if not step.n_accumulated:
             set_grads(zip(step.reducer.params, itertools.repeat(None)))
@@ -468,16 +474,17 @@ class MultiNodeOptimizer(Optimizer):
                 param.grad = param.grad * param.dtype.type(factor)
 
     def add_rank_state(self, link: Link, *names: str) -> None:
-        """Declares attributes of a link that belong to this rank's samples of each batch.
+        """Declares attributes of a link that hold values of this rank's samples in each batch.
 
         An example is the hidden state of a recurrent network that continues from batch to batch.
         Files and copies then hold the state of the whole batch, and any number of ranks can divide
-        it again.
-        The ranks' samples must be in the order of the ranks, divided by ``comm.share_of``.
+        it again. The ranks' samples must be in the order of the ranks, divided by
+        ``comm.share_of``.
 
         Args:
             link: a link of the model.
-            names: attributes that are None, or arrays or Variables whose first axis is the samples.
+            names: attributes that are None, or arrays or Variables whose first axis is the axis of
+                samples.
 
         Example:
             >>> model = L.LSTM(3, 2)
@@ -489,7 +496,7 @@ class MultiNodeOptimizer(Optimizer):
     def fit_to_ranks(self) -> None:
         """Discards the current step, after the communicator has lost ranks.
 
-        Parameters that are not initialized any more are initialized in the next update.
+        Parameters that have lost their values are initialized in the next update.
         """
         self.current_step.fit_to_ranks()
         if self.target is not None:
@@ -498,13 +505,14 @@ class MultiNodeOptimizer(Optimizer):
             self._reducer.watch(params)
 
     def connect_trainer(self, trainer: Any) -> None:
-        """Called by the updater when a trainer is made with it."""
+        """Connects the optimizer to a trainer; called by the updater when the trainer is made."""
         self.communicator.record_failures(trainer.out)
 
     def agree_on_signal(self, number: int | None) -> int | None:
-        """Returns on all ranks the signal that any rank has received, so that all end together.
+        """Returns on all ranks the signal that any rank has received, so that all ranks end
+        together.
 
-        Updaters call it before each iteration; see
+        Updaters call the method before each iteration; see
         :meth:`mpchain.training.updaters.Updater.agree_on_signal`. With several ranks, the signal
         travels with the next step; all ranks know it afterwards. If no step was done since the last
         call, this method waits for the other ranks.
@@ -519,8 +527,8 @@ class MultiNodeOptimizer(Optimizer):
         return taken[0] if taken else None
 
     def rank_times(self) -> np.ndarray | None:
-        """Returns the time that each rank has worked and waited, which the ranks send with steps;
-        see :meth:`mpchain.training.updaters.Updater.rank_times`."""
+        """Returns the seconds that each rank has worked and waited, which the ranks send with
+        steps; see :meth:`mpchain.training.updaters.Updater.rank_times`."""
         if self.communicator.size == 1:
             return None
         return Control.of(self.communicator).times.copy()
@@ -528,24 +536,24 @@ class MultiNodeOptimizer(Optimizer):
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the wrapped optimizer, and gradients that were not yet sent or used.
 
-        Gradients that have not been sent differ between ranks. All ranks should therefore save
-        snapshots.
+        Gradients that have not been sent differ between ranks, so all ranks should save snapshots.
         """
         self._inner.serialize(serializer)
         self.current_step.rank_states.serialize(serializer["rank_states"])
-        # A file that a single process wrote lacks these states.
+        # A file lacks these states if a single process wrote it.
         with contextlib.suppress(MissingKeyError):
             self.current_step.draws.serialize(serializer["exchange"])
             self._reducer.serialize(serializer["exchange"])
 
     def _finish(self, observations=None):
-        """Averages the gradients over the ranks and lets the wrapped optimizer update with them."""
+        """Averages the gradients over the ranks and lets the wrapped optimizer update the
+        parameters."""
         step, reducer = self.current_step, self._reducer
         step.end_losses()
         if self.has_dynamic_loss_scale and not reducer.allows_dynamic_loss_scale:
             raise RuntimeError(
-                "MultiNodeOptimizer.update: double_buffering uses gradients of the step before, "
-                "which belong to another loss scale: it works with a constant loss scale only"
+                "MultiNodeOptimizer.update: double_buffering uses gradients of the previous step, "
+                "which belong to another loss scale: use a constant loss scale"
             )
         draws = may_draw(self._inner, reducer.params, self._own_hook)
         by_part = reducer.parts_per_batch is not None
@@ -554,7 +562,8 @@ class MultiNodeOptimizer(Optimizer):
             self._step(reducer.message.have_equal_random_states() if draws else True)
 
     def _step(self, draws_alike):
-        """Updates with the wrapped optimizer; hooks draw the same random numbers on all ranks."""
+        """Lets the wrapped optimizer update the parameters; hooks draw the same random numbers on
+        all ranks."""
         if draws_alike:
             self._inner.update(None)
         else:
@@ -572,7 +581,7 @@ class MultiNodeOptimizer(Optimizer):
         if len(parts) > 1 or step.reducer.parts_per_batch or step.n_accumulated:
             return "a multi-node optimizer processes the batch in parts"
         if not (step.reducer.can_be_replayed and step.exchanges):
-            return "gradients are not exchanged in the step that they belong to"
+            return "gradients are not summed in the step that computes them"
         if self._waiting or self._joint_link is not None or parts[0][0] == 0:
             return "ranks exchange more than gradients"
         if observations is not None and not observations.is_kept:
@@ -585,7 +594,7 @@ class MultiNodeOptimizer(Optimizer):
         return (self._n_samples() if weight is None else weight) == 0
 
     def why_not_in_graphs(self) -> str | None:
-        """Returns the reason why a GPU's graph cannot hold an update; None if it can."""
+        """Returns the reason why a GPU's graph cannot hold an update; None if it can hold one."""
         comm = self.communicator
         if comm.size > 1 and not comm.is_connected:
             return "gradients are not summed by NCCL"
@@ -600,11 +609,11 @@ class MultiNodeOptimizer(Optimizer):
         return self._reducer.why_not_in_graphs()
 
     def are_equal(self, number: int) -> bool:
-        """Waits for all ranks, and returns whether a number is the same on all of them."""
+        """Waits for all ranks, and returns whether ``number`` is the same on all of them."""
         return Control.of(self.communicator).compare(number)[0]
 
     def begin_replay(self, n_own: int, *, in_graph: bool = False) -> int:
-        """Begins the messages of a step in one part.
+        """Begins the messages of a step whose batch has one part.
 
         Args:
             n_own: this rank's number of samples, used if the optimizer does not know it.
@@ -621,7 +630,7 @@ class MultiNodeOptimizer(Optimizer):
         return n_own
 
     def own_factor(self) -> float:
-        """Returns the factor of this rank's loss, in a step of one part."""
+        """Returns the factor of this rank's loss, in a step whose batch has one part."""
         scale = self._inner.loss_scale
         return self.current_step.own_weight() * (1 if scale is None else scale)
 
@@ -652,7 +661,7 @@ class MultiNodeOptimizer(Optimizer):
         """Returns whether parameters may not be the same on all ranks yet."""
         target = self.target
         if target is None:
-            raise RuntimeError("MultiNodeOptimizer.update: call setup with a link before")
+            raise RuntimeError("MultiNodeOptimizer.update: call setup with a link before update")
         if not self._outline.describes(target):
             if self._known != _ids(target.namedparams()):
                 return True
@@ -660,19 +669,20 @@ class MultiNodeOptimizer(Optimizer):
         return bool(self._waiting)
 
     def _were_alike(self):
-        """Makes new parameters the same on all ranks; returns whether they already were."""
+        """Makes new parameters the same on all ranks; returns whether they were the same
+        already."""
         if not self._has_new_parameters():
             return True
         alike = replication.are_alike(self.communicator, self._new_parameters())
         self._replicate()
         if not alike:
             self.current_step.drop_accumulated()
-            warn_of_skipping(self.communicator, "Give update a loss function to lose no step")
+            warn_of_skipping(self.communicator, "Pass a loss function to update to lose no step")
         return alike
 
     def _first_loss(self, compute_loss, n_part):
-        """Returns the loss; initializes its parameters to the same values on all ranks. If this is
-        not possible, the step is skipped."""
+        """Returns the loss; ensures that its parameters are initialized to the same values on all
+        ranks. If this is not possible, the step is skipped."""
         comm, step = self.communicator, self.current_step
         with DryRun(remembered(comm).values(), comm) as dry_run:
             loss = compute_loss()
@@ -680,7 +690,7 @@ class MultiNodeOptimizer(Optimizer):
         outcome = dry_run.agree(self._new_parameters())
         if outcome == "skip":
             weight, step.skips = step.active_reducer.weight(n_part), True
-            if n_part != 0:  # Other ranks wait for gradients of arrays that they sent.
+            if n_part != 0:  # other ranks wait for gradients of arrays that they sent
                 self._backward(loss, weight, None, None)
             else:
                 compute_loss()
@@ -695,7 +705,8 @@ class MultiNodeOptimizer(Optimizer):
             return compute_loss()
 
     def _new_parameters(self):
-        """Returns the parameters that were uninitialized or missing at the last check, by name."""
+        """Returns a dict from name to each parameter that was uninitialized or missing at the last
+        check."""
         return {
             name: param
             for name, param in self._params().items()
@@ -737,16 +748,16 @@ def _joint_link(comm: Communicator, model: Link) -> str | None:
             found = found or name
             if comm.micro_shards:
                 raise ValueError(
-                    f"MultiNodeOptimizer.setup: {name} computes with all ranks together, so "
-                    "that results depend on their number, which a reproducible communicator "
-                    "must not allow: normalize each micro-shard by itself "
+                    f"MultiNodeOptimizer.setup: {name} computes with all ranks together, so its "
+                    "results depend on the number of ranks, which a reproducible communicator "
+                    "must not allow: normalize each micro-shard separately "
                     "(BatchNormalization), or by layer or group"
                 )
         if link.divided_among is comm:
             raise ValueError(
                 f"MultiNodeOptimizer.setup: the parameters of {name} are divided among these "
-                "ranks, and cannot be made the same on all of them: pass the communicator of "
-                "the ranks that have the same parts, or use the wrapped optimizer alone"
+                "ranks, and cannot be made the same on all ranks: pass a communicator of "
+                "ranks that have the same parts, or use the wrapped optimizer alone"
             )
     return found
 

@@ -24,16 +24,17 @@ _PRODUCTS = frozenset("multiply matrix_product squared_difference contract".spli
 """Labels of functions that are linear in each argument, but not in several together."""
 
 _COUPLED = frozenset("max min prod logsumexp".split())
-"""Labels of functions of arrays whose result is not a sum over samples."""
+"""Labels of functions that combine elements in another way than by a sum over samples."""
 
 REMEDY = (
-    "The mean of their values is minimized, which is not that of the whole batch: take the mean, "
-    "or the sums, by mpchain.batch_mean, batch_sum and batch_count"
+    "Training minimizes the mean of the ranks' values, not the value for the whole batch: compute "
+    "the mean, or the sums, by mpchain.batch_mean, batch_sum and batch_count"
 )
 """The end of a warning about a loss."""
 
 REMEDY_WITHOUT_NUMBERS = (
-    f"{REMEDY}. Ranks count equally, as their numbers of samples are unknown: comm.batch says them"
+    f"{REMEDY}. Ranks have equal weights, because their numbers of samples are unknown: use "
+    "comm.batch"
 )
 """The end of the warning if ranks are not weighted by samples."""
 
@@ -45,12 +46,12 @@ def watched(
     take: Callable[[str | None, Scales], None],
     in_shards: bool = False,
 ) -> Callable[[], Any]:
-    """Returns a loss function that reports a loss that ranks cannot average.
+    """Wraps a loss function so that it reports a loss that ranks cannot average.
 
     Args:
         compute_loss: the loss function.
         n: the number of its samples.
-        tell: function to call with the program's line, None if it is unknown, and the reason.
+        tell: function to call with the program's line, or None if it is unknown, and the reason.
         take: function to call with the line that computes the loss, and with the result of
             :func:`~mpchain.distributed.optimizers.scales.scales_of`.
         in_shards: whether any number of ranks computes the same parts of a batch, so that
@@ -80,7 +81,7 @@ def watched(
 
 
 class _Lines(Observer):
-    """Records which line of a loss function called each function of its graph."""
+    """Records the line of the program that called each function in the graph of a loss."""
 
     def __enter__(self):
         self._found, self._begin = {}, sys._getframe(1)
@@ -91,7 +92,7 @@ class _Lines(Observer):
         while frame is not self._begin and frame is not None and is_of_library(frame):
             frame = frame.f_back
         is_known = frame is not self._begin and frame is not None
-        # A later function may reuse the id of one that is no longer in the graph.
+        # A later function may reuse the id of a function that is no longer in the graph.
         self._found[id(function)] = describe(frame, None) if is_known else None
 
     def of(self, function):
@@ -100,7 +101,7 @@ class _Lines(Observer):
 
 
 def why_not_averaged(graph: SampleGraph, in_shards: bool = False) -> str | None:
-    """Returns the reason that :func:`find_cause` finds; None if it finds none.
+    """Returns the reason that :func:`find_cause` finds, or None.
 
     Example:
         >>> x, W = np.ones((5, 2)), mpchain.Parameter(np.ones((3, 2)))
@@ -117,15 +118,15 @@ def find_cause(graph: SampleGraph, in_shards: bool = False) -> tuple[Any, str]:
     """Returns the reason why the mean of several ranks' losses is not the mean over their samples.
 
     A function that occurs at least as often as there are samples may be called once for each
-    sample, and is ignored. Also ignored are functions of values that depend only on parameters, or
-    that all ranks computed together.
+    sample, and is ignored. Functions are also ignored if their values depend only on parameters, or
+    were computed by all ranks together.
 
     Args:
         graph: the graph of a loss.
         in_shards: see :func:`watched`.
 
     Returns:
-        The node of the function that is the cause, and the reason; None and "" if none is found.
+        The node of the function that is the cause, and the reason; None and "" if there is none.
 
     Example:
         >>> x, W = np.ones((5, 2)), mpchain.Parameter(np.ones((3, 2)))
@@ -140,14 +141,13 @@ def find_cause(graph: SampleGraph, in_shards: bool = False) -> tuple[Any, str]:
         label = function.label
         if label == "batch_normalization" and not in_shards:
             return function, (
-                f"{label} takes the statistics of the samples of one rank, not those of the whole "
-                "batch, which the links of mpchain.distributed.links.create_mnbn_model(model, "
-                "comm) take"
+                f"{label} uses the statistics of the samples of one rank, not of the whole batch: "
+                "use the links of mpchain.distributed.links.create_mnbn_model(model, comm)"
             )
         if state is State.PAIRS and State.PAIRS not in states:
             return function, (
                 f"the loss compares the samples of one rank with each other ({label}), not with "
-                "those of other ranks, which mpchain.distributed.functions.allgather brings"
+                "samples of other ranks: get these by mpchain.distributed.functions.allgather"
             )
         if _is_nonlinear(function, graph, state, states):
             found.setdefault(label, []).append(function)

@@ -1,4 +1,5 @@
-"""The parts of a batch, cut from the arguments of a loss function, and the values they report."""
+"""Divides a batch into parts, given the arguments of a loss function, and collects reported
+values."""
 
 import contextlib
 import functools
@@ -43,15 +44,16 @@ class Observations:
             self.parts.append((n, functools.partial(_observed, function, values)))
 
     def collect(self, n: int) -> contextlib.AbstractContextManager:
-        """Discards all values; returns a context manager that collects the values of ``n``
+        """Discards all values; returns a context manager that collects the values for ``n``
         samples."""
         values = {}
         self._kept, self.is_kept = [(n, values)], True
         return collecting(values)
 
     def sums(self, *, by_part: bool = False) -> list[dict[str, tuple[Any, float]]]:
-        """Returns sums of values times weights, and sums of weights, by name: one dict for each
-        part, or one for all parts. Weights are numbers of samples, unless they were reported."""
+        """Returns a dict from name to (sum of values times weights, sum of weights): one dict for
+        each part, or one dict for all parts. Weights are numbers of samples, unless they were
+        reported."""
         sums = [{} for _ in self._kept] if by_part else [{}] * len(self._kept)
         for of_part, (n, values) in zip(sums, self._kept):
             for name, number, weight in weighted_numbers(values, n):
@@ -67,7 +69,7 @@ class Observations:
         return sums if by_part else sums[:1]
 
     def summary(self) -> DictSummary:
-        """Returns the sums over all parts as a summary."""
+        """Returns a summary of the values of all parts."""
         summary = DictSummary()
         for n, values in self._kept:
             summary.add(values, default_weight=n)
@@ -96,13 +98,13 @@ def cut(
     """Cuts the batch among the arguments of a loss function into parts.
 
     Every array, Variable and list among the arguments, also within tuples and dicts, is a batch and
-    is cut along its first axis. All others are passed to the function unchanged.
+    is cut along its first axis. All other arguments are passed to the function unchanged.
 
     Args:
         lossfun: the loss function.
         args, kwargs: its arguments.
         n_samples: the number of samples; None means the length of the batches.
-        n_parts: the number of parts; the first ones may have one sample more.
+        n_parts: the number of parts; the first parts may have one sample more than the last.
 
     Returns:
         Pairs of a number of samples, which may be 0, and a function without arguments.
@@ -128,9 +130,9 @@ def cut(
         known = "" if n_samples is None else f", for {n_samples} samples"
         raise ValueError(
             "MultiNodeOptimizer.update: a reproducible communicator cuts the arrays, Variables and "
-            "lists among the loss function's arguments into micro-shards, so there must be some, "
-            f"each as long as the batch; lengths are: {held or 'none'}{known}. Pass the batch as "
-            "arguments, and bind what must stay whole by functools.partial"
+            "lists among the loss function's arguments into micro-shards, so at least one must be "
+            f"passed, and each must be as long as the batch; lengths are: {held or 'none'}{known}. "
+            "Pass the batch as arguments, and bind values that must not be cut by functools.partial"
         )
     n_samples = next(iter(lengths.values()))
     bounds = [slice(*partition(n_samples, i, n_parts)) for i in range(n_parts)]
@@ -141,7 +143,7 @@ def cut(
 
 
 def can_be_cut(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Returns whether :func:`cut` finds a batch among arguments.
+    """Returns whether :func:`cut` would find a batch among arguments.
 
     >>> can_be_cut((np.ones(3), "mean"), {}), can_be_cut((), {})
     (True, False)
@@ -167,9 +169,9 @@ def _batches(value):
     elif _is_batch(value):
         if isinstance(value, Variable) and value.creator_node is not None:
             raise ValueError(
-                "MultiNodeOptimizer.update: with a reproducible communicator the loss function "
-                "cannot take a Variable that was computed before it, from all of this rank's "
-                "samples together: compute it within the loss function"
+                "MultiNodeOptimizer.update: with a reproducible communicator, the loss function "
+                "cannot use a Variable that was computed outside it, from all of this rank's "
+                "samples together: compute the Variable within the loss function"
             )
         yield "", value
 

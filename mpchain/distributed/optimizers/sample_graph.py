@@ -1,4 +1,4 @@
-"""The dependence of the nodes of a loss's graph on the samples of a rank."""
+"""Finds how the nodes in the graph of a loss depend on the samples of a rank."""
 
 import enum
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,11 +8,11 @@ from mpchain.typing import Array
 from mpchain.variable import Parameter, Variable, VariableNode
 
 REDUCTIONS = frozenset("sum mean max min prod logsumexp".split())
-"""Labels of functions whose first constant is the axes that they reduce."""
+"""Labels of functions whose first constant is the axis, or the axes, that they reduce."""
 
 
 class State(enum.Enum):
-    """The state of a node that has no axis of samples.
+    """The dependence on the samples of a node that has no axis of samples.
 
     Example:
         >>> State.SUMS.value
@@ -36,7 +36,7 @@ class SampleGraph:
     Args:
         loss: the loss of some samples.
         n: the number of samples.
-        batches: the arrays that the loss was computed from. Their rows are samples. The rows of
+        batches: the arrays from which the loss was computed, whose rows are samples. The rows of
             other arrays with ``n`` rows are samples, too, unless a parameter has an axis of that
             length.
 
@@ -55,7 +55,8 @@ class SampleGraph:
         self._batches = {_address(x): x.size for x in batches if x.shape[:1] == (n,)}
         # The keys are ids of nodes, which the loss keeps alive.
         self._states: dict[int, int | State | None] = {}
-        # Lengths of parameters' axes; constants of the same length are taken to have the same axes.
+        # These are the lengths of parameters' axes. A constant with a length among them is not a
+        # batch.
         self._lengths = set()
         self._order = _ordered(loss.node)
         for node in self._order:
@@ -73,7 +74,7 @@ class SampleGraph:
 
     def arrays(self) -> Iterator[Array]:
         """Yields the arrays that the program passed to functions of samples and that have a row for
-        each sample, if the graph keeps them."""
+        each sample, if the graph keeps the arrays."""
         leaves = {}
         for node in self.nodes():
             leaves |= {id(x): x for x in node.creator_node.inputs if x.creator_node is None}
@@ -128,7 +129,7 @@ class SampleGraph:
         return 0 if node.shape[0] == self.n else State.OTHER
 
     def _is_batch(self, array):
-        """Returns whether an array holds the samples, possibly divided into more rows, such as
+        """Returns whether an array holds the samples, which may be divided into more rows, such as
         words."""
         if array is None or not array.flags.c_contiguous or not array.size:
             return False
@@ -139,7 +140,7 @@ class SampleGraph:
         return is_own and base.size == array.size and _address(base) == address
 
     def _behind(self, function, shape, states):
-        """Returns the state of the output of a function of samples."""
+        """Returns the state of the output of a function whose inputs depend on samples."""
         label, state = function.label, states[0]
         if shape == () or (self.reduces(function) and isinstance(state, int)):
             return State.SUMS
@@ -167,7 +168,8 @@ class SampleGraph:
         return axes.pop() if len(axes) == 1 else State.PAIRS
 
     def _of_product(self, function):
-        """Returns the state of a product of matrices: a sum over samples, or pairs of them."""
+        """Returns the state of a product of matrices: an axis, sums over samples, or pairs of
+        samples."""
         x, w = function.inputs
         if len(x.shape) != 2 or len(w.shape) != 2:
             return State.OTHER
@@ -180,7 +182,7 @@ class SampleGraph:
 
 
 def axes_of(function: Any) -> tuple[int, ...]:
-    """Returns the axes that a reduction reduces."""
+    """Returns the axes, from 0, that a reduction reduces."""
     axis, n_axes = function.constants[0], len(function.inputs[0].shape)
     if axis is None:
         return tuple(range(n_axes))
@@ -198,16 +200,16 @@ def _moved(function, axis, n_axes):
         return [*order].index(axis)
     if label == "get_item":
         return _behind_indices(function.constants[0], axis, len(x.shape))
-    # Broadcasting aligns the last axes.
+    # Broadcasting aligns the last axes of arrays.
     return axis + n_axes - len(x.shape) if label == "broadcast_to" else axis
 
 
 def _behind_indices(indices, axis, n_axes):
-    """Returns the position of an axis after indexing, or the slice of it that remains."""
+    """Returns the position of an axis after indexing, or the state of a result without the axis."""
     indices = [*indices] if isinstance(indices, tuple) else [indices]
     if any(not (i is None or isinstance(i, (int, slice))) for i in indices):
         return State.OTHER
-    own = -1  # the axis that the current index selects from
+    own = -1  # the axis from which the current index selects
     for place, index in enumerate(indices + [slice(None)] * n_axes):
         own += index is not None
         if own == axis:
@@ -242,7 +244,7 @@ def _is_of_all_ranks(function):
 
 
 def _ordered(root):
-    """Returns the nodes that a root was computed from, each after its own inputs."""
+    """Returns the nodes from which a root node was computed, each after its own inputs."""
     order, is_done = [], {}
     stack = [root]
     while stack:

@@ -1,4 +1,4 @@
-"""The factors of a loss's sums over samples, which must not depend on a rank's samples."""
+"""The factors of a loss's sums over samples, which must not differ between ranks."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ from mpchain.parameter_tree import is_array
 from mpchain.variable import Parameter, Variable
 
 _MOST_STEPS = 10000
-"""Maximum number of steps in the search for the sums of a loss."""
+"""The most steps in the search for the sums of a loss."""
 
 _LINEAR = frozenset(
     "negative add subtract add_constant subtract_from_constant reshape transpose cast get_item "
@@ -32,8 +32,8 @@ class Weights(NamedTuple):
 
     Attributes:
         total: the sum of the weights.
-        squares: the sum of the squares of the rows' sums. All rows of probabilities have the same
-            sum.
+        squares: the sum of the squares of the rows' sums. It tells rows of probabilities, whose
+            sums are all equal, from weights of samples.
 
     Example:
         >>> Weights.of(np.array([0.5, 1.5]), 0.5)
@@ -75,7 +75,7 @@ class Scales(NamedTuple):
 class _Path(NamedTuple):
     node: Any
     factor: float = 1.0
-    weights: Any = None  # an array of weights that multiplies the factor
+    weights: Any = None  # the array of weights that multiplies the sum
     is_sum: bool = False  # whether the path contains a sum over samples
     is_scaled: bool = False  # whether the path multiplies by a number, which may be 1
 
@@ -86,12 +86,12 @@ class _Path(NamedTuple):
 def scales_of(loss: Variable, graph: SampleGraph) -> Scales:
     """Returns the factors of each sum or mean over samples in a loss, without their signs.
 
-    Factors that the program has computed from its samples, such as a count from a mask, differ
-    between ranks; so do means that are computed with these factors.
+    If the program has computed a factor from its samples, such as a count from a mask, it differs
+    between ranks; so do means that are computed with such factors.
 
     Args:
         loss, graph: the loss of some samples, and its graph. If there are as many sums as samples,
-            each sum may belong to one sample; only a factor that all sums have is then returned.
+            each sum may belong to one sample; then only a factor that all sums share is returned.
 
     Example:
         >>> x, W = np.ones((5, 2)), mpchain.Parameter(np.ones((3, 2)))
@@ -115,7 +115,7 @@ def scales_of(loss: Variable, graph: SampleGraph) -> Scales:
 
 
 def _ends(root, graph):
-    """Returns the paths from a loss through linear functions."""
+    """Returns the paths from a loss through linear functions to nodes that end them."""
     ends, stack, n_steps = [], [_Path(root)], 0
     while stack:
         path = stack.pop()
@@ -160,7 +160,8 @@ def _used(label, number):
 
 
 def _times(path, function, graph):
-    """Returns a path extended by a product or quotient with a factor independent of samples."""
+    """Returns a path extended by a product with, or a quotient by, a factor that does not depend on
+    samples."""
     are_given = [not graph.depends(x) or x.creator_node is None for x in function.inputs]
     if are_given not in ([False, True], [True, False]) or (
         function.label == "divide" and are_given[0]
@@ -169,7 +170,7 @@ def _times(path, function, graph):
     given, other = are_given.index(True), function.inputs[are_given.index(False)]
     node = function.inputs[given]
     if node.creator_node is not None or isinstance(node.get_variable_or_none(), Parameter):
-        return path.times(1)  # the value is computed from parameters, or by all ranks
+        return path.times(1)  # parameters or all ranks determine the value
     numbers = array_of(function, given)
     if numbers is None:
         return path.times(math.nan)
@@ -197,7 +198,7 @@ def _standardized(graph):
             if (
                 (abs(values.mean(axis=0)) < 1e-4).all()
                 and (abs(values.std(axis=0) - 1) < 1e-3).all()
-                # Labels of -1 and 1 may satisfy this by chance.
+                # An array of labels -1 and 1 may have this mean and deviation by chance.
                 and len(np.unique(values[:, 0])) > 2
             ):
                 found.append(float(abs(rows).sum()))
@@ -213,8 +214,8 @@ def _class_weights(graph):
 
 
 def difference(parts: Sequence[tuple[float, Scales]], tolerance: float) -> str | None:
-    """Returns the reason why the scales of a batch's parts show that a loss is not a mean over its
-    samples; None if they do not show it.
+    """Returns the reason, from the scales of a batch's parts, why a loss is not a mean over the
+    batch's samples; None if the scales show no reason.
 
     Args:
         parts: pairs of the weight of a part and its scales.
@@ -222,7 +223,7 @@ def difference(parts: Sequence[tuple[float, Scales]], tolerance: float) -> str |
 
     Example:
         >>> difference([(2, Scales([0.5, 0.1])), (3, Scales([0.5, 0.2]))], 1e-6)
-        'multiplies a sum or mean over the samples by another number (0.1, 0.2) on each rank'
+        'multiplies a sum or mean over the samples by a different number (0.1, 0.2) on each rank'
         >>> difference([(2, Scales([1 / 2])), (4, Scales([1 / 4]))], 1e-6) is None  # 1 / n
         True
     """
@@ -231,7 +232,8 @@ def difference(parts: Sequence[tuple[float, Scales]], tolerance: float) -> str |
     if own:
         numbers = ", ".join(f"{factor:.4g}" for factor in own[:4])
         return (
-            f"multiplies a sum or mean over the samples by another number ({numbers}) on each rank"
+            f"multiplies a sum or mean over the samples by a different number ({numbers}) on each "
+            "rank"
         )
     if any(scales.is_plain_sum for _, scales in parts):
         return "is a sum, not a mean, over the samples of one rank"
@@ -244,12 +246,13 @@ def difference(parts: Sequence[tuple[float, Scales]], tolerance: float) -> str |
         return "uses an array that has mean 0 and standard deviation 1 over the samples of one rank"
     for weights in zip(*[scales.class_weights for _, scales in parts]):
         if max(weights) - min(weights) > tolerance * abs(max(weights)):
-            return "weights the classes by other numbers on each rank"
+            return "weights the classes by different numbers on each rank"
     return None
 
 
 def _columns(parts):
-    """Yields for each sum the totals of its weights, and the weights and squares of all parts."""
+    """Yields for each sum the total weight in each part, and pairs of a part's weight and its
+    squares."""
     if len({len(held) for _, held in parts}) == 1 and len(parts) > 1:
         for column in zip(*[held for _, held in parts]):
             shares = [(w, [weights.squares]) for (w, _), weights in zip(parts, column)]
@@ -257,7 +260,7 @@ def _columns(parts):
 
 
 def _differing(parts, tolerance):
-    """Returns factors that differ between parts in a way that no mean over samples does."""
+    """Returns factors that differ between parts other than as 1 / n; an empty list if none do."""
     if len({len(held) for _, held in parts}) != 1:
         return None
     for own in zip(*[held for _, held in parts]):

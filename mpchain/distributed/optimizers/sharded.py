@@ -34,13 +34,13 @@ def create_sharded_optimizer(
     whole_gradients: bool = False,
     batch_counts: bool = True,
 ) -> "ShardedOptimizer":
-    """Wraps an optimizer whose state is partitioned across ranks (ZeRO stage 1).
+    """Wraps an optimizer so that its state is partitioned across ranks (ZeRO stage 1).
 
     Args:
-        actual_optimizer: any optimizer whose update rules treat each element separately.
+        actual_optimizer: any optimizer whose update rules compute each element separately.
         communicator, zero_fill, batch_counts: see :func:`create_multi_node_optimizer`.
         whole_gradients: whether all ranks get whole gradients, as ``param.grad``. Hosts then send
-            50 percent more data.
+            50 % more data.
 
     Example:
         >>> model = L.Linear(2, 1, initialW=0)
@@ -62,12 +62,12 @@ def create_sharded_optimizer(
 
 
 class ShardedOptimizer(MultiNodeOptimizer):
-    """A :class:`MultiNodeOptimizer` that keeps the optimizer's state only once among all ranks.
+    """A :class:`MultiNodeOptimizer` that divides the optimizer's state among the ranks.
 
-    Parameters are laid out one after the other in a row. Each rank holds the state of an equal part
+    Parameters are laid out one after another in a row. Each rank holds the state of an equal part
     of that row (including float32 copies of float16 parameters), updates this part, and sends the
-    new values to the others. The only hooks that are not supported are those that run after the
-    update of a single parameter. A rank gets only the gradients of its part; with the new values,
+    new values to the other ranks. A hook of a single parameter with timing ``'post'`` is not
+    supported; all other hooks are. A rank gets only the gradients of its part; with the new values,
     the ranks send no more data than a :class:`MultiNodeOptimizer` sends for gradients. The results
     have the same bits, except for norms of gradients, whose last bit may differ. After an update
     ``param.grad`` is None. All ranks get whole gradients instead, and keep them, in each step in
@@ -81,8 +81,8 @@ class ShardedOptimizer(MultiNodeOptimizer):
 
     To save the whole state under its ordinary names, all ranks call :meth:`gather_state` just
     before one of them saves (:class:`mpchain.distributed.extensions.GatherState` does so in a
-    trainer). Any number of ranks can load such files, and those of any other optimizer. To save and
-    load in parts, see :meth:`local_state`.
+    trainer). Any number of ranks can load such files, and files of any other optimizer. To save and
+    load each rank's part separately, see :meth:`local_state`.
 
     See S. Rajbhandari et al., ZeRO: memory optimizations toward training trillion parameter models,
     SC 2020, stage 1.
@@ -91,7 +91,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
         whole_gradients: whether all ranks get whole gradients in every step.
 
     Raises (by :meth:`setup`):
-        ValueError: an update rule does not treat each element separately.
+        ValueError: an update rule does not compute each element separately.
 
     Example:
         >>> optimizer = mpchain.distributed.create_sharded_optimizer(optimizers.SGD(), comm)
@@ -130,13 +130,14 @@ class ShardedOptimizer(MultiNodeOptimizer):
         """Returns the part of the state that this rank holds; does not communicate.
 
         Returns:
-            A dict by name, for each parameter that is initialized and has an update rule, with:
-            ``start`` and ``stop`` (int), the elements of the flattened (C order) parameter whose
-            state this rank holds, possibly none; ``shape``, the parameter's shape; ``t``, the
-            number of its updates; and ``state``, a dict of the rule's states by name, empty before
-            the first update: arrays of shape (stop - start,), and values that are not arrays of the
-            parameter's shape, unchanged. ``fp32_param`` is the copy that :meth:`use_fp32_update`
-            keeps. The ranges of all ranks, in the order of ranks, make up each parameter.
+            A dict from the name of each parameter that is initialized and has an update rule to a
+            dict with: ``start`` and ``stop`` (int), the range of elements of the flattened (C
+            order) parameter whose state this rank holds, possibly empty; ``shape``, the parameter's
+            shape; ``t``, the number of its updates; and ``state``, a dict of the rule's states by
+            name, empty before the first update: arrays of shape (stop - start,), and values that
+            are not arrays of the parameter's shape, unchanged. ``fp32_param`` is the copy that
+            :meth:`use_fp32_update` keeps. The ranges of all ranks, in the order of the ranks, make
+            up each parameter.
         """
         return {
             name: {
@@ -150,26 +151,28 @@ class ShardedOptimizer(MultiNodeOptimizer):
         }
 
     def set_local_state(self, parts: dict[str, dict[str, Any]]) -> None:
-        """Sets a result of :meth:`local_state`, of this rank or combined from other ranks.
+        """Sets a result of :meth:`local_state`, from this rank or combined from the results of
+        other ranks.
 
         Args:
-            parts: a dict in the form of :meth:`local_state`, for the ranges that it returns now.
+            parts: a dict like the result of :meth:`local_state`, with the present ranges of this
+                rank.
 
         Raises:
-            ValueError: names or ranges differ from those of :meth:`local_state`.
+            ValueError: names or ranges differ from the result of :meth:`local_state`.
         """
         divided = dict(self._divided())
         if unlike := divided.keys() ^ parts.keys():
             raise ValueError(
-                "ShardedOptimizer.set_local_state: parts must be of the model's parameters, "
-                f"but differ in {min(unlike)}"
+                "ShardedOptimizer.set_local_state: parts must have the names of the model's "
+                f"parameters, but differ in {min(unlike)}"
             )
         for name, rule in divided.items():
             part, held = parts[name], (rule.slice.place.start, rule.slice.place.stop)
             if (part["start"], part["stop"]) != held:
                 raise ValueError(
                     f"ShardedOptimizer.set_local_state: this rank holds elements {held} of {name}, "
-                    f"not {part['start'], part['stop']}"
+                    f"but parts has elements {part['start'], part['stop']}"
                 )
             rule.slice.whole = None
             rule.keep(part["t"], copy.deepcopy(part["state"]))
@@ -186,7 +189,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
         if self.target is not None:
             for param in self.target.params():
                 rule = param.update_rule
-                if rule is not None and rule.slice is not None:  # the rule's slice is divided anew
+                if rule is not None and rule.slice is not None:  # the rule's slice is chosen again
                     rule.slice = None
                     rule.keep(rule.t, {})
             self._divide()
@@ -199,7 +202,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
         try:
             super()._finish(observations)
         finally:
-            self._reducer.pieces = None  # the pieces keep gradients alive
+            self._reducer.pieces = None  # gradients are freed with their slices
         if why is not None and not self._has_said_why:
             self._say(why)
 
@@ -234,7 +237,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
         for hook in all_hooks(self._inner, self._reducer.params):
             if hook != self._own_hook and not _works_on_parts(hook):
                 name = getattr(hook, "__name__", type(hook).__name__)
-                return f"hook {name} does not say that it works on parts of gradients"
+                return f"hook {name} does not declare that it works on parts of gradients"
         return None
 
     def _say(self, why):
@@ -249,12 +252,12 @@ class ShardedOptimizer(MultiNodeOptimizer):
             )
 
     def _add_publisher(self):
-        # This hook runs first after the update, so that the others see all parameters updated.
+        # This hook runs first after the update, so that all other hooks see the updated parameters.
         with contextlib.suppress(KeyError):  # the hook already exists
             self._inner.add_hook(self._publish, "publish_shards", "post")
 
     def _divided(self):
-        """Yields names and rules of all parameters whose state is divided."""
+        """Yields the name and rule of each parameter whose state is divided."""
         self._divide()
         for name, param in sorted(self.target.namedparams(include_uninit=False)):
             if param.update_rule is not None:
@@ -272,12 +275,12 @@ class ShardedOptimizer(MultiNodeOptimizer):
         return {name: param for name, param in params if not _is_divided(param)}
 
     def _divide(self):
-        """Divides the parameters that are not divided yet, which are the same on all ranks."""
+        """Divides the parameters that are not divided yet; all ranks have the same ones."""
         new = self._undivided()
         _check_rules(new)
         on_gpu = any(param.xp is not np for param in new.values())
         n_bytes = (GPU_BUCKET_BYTES, FIRST_GPU_BUCKET_BYTES) if on_gpu else (BUCKET_BYTES,)
-        # Gradients of the last links usually come first.
+        # Backward usually computes the gradients of the last links first.
         in_order_of_backward = reversed(new.items())
         self._rows += [
             Row(self.communicator, layout, new)
@@ -308,7 +311,7 @@ def _overridden(optimizer_class):
 
 
 def _works_on_parts(hook):
-    """Returns whether a hook itself declares that it works on parts; a subclass may not."""
+    """Returns whether a hook's own class declares that it works on parts, not only a base class."""
     says = {**vars(type(hook)), **getattr(hook, "__dict__", {})}
     return bool(says.get("works_on_parts"))
 
@@ -324,10 +327,11 @@ def _check_rules(params):
         if rule is not None and not rule.is_elementwise:
             raise ValueError(
                 f"create_sharded_optimizer: {type(rule).__name__}, which updates {name}, does "
-                "not treat each element on its own: its state cannot be divided"
+                "not compute each element separately, so its state cannot be divided: use "
+                "create_multi_node_optimizer"
             )
         if rule is not None and type(rule).update is not UpdateRule.update:
             raise ValueError(
                 f"create_sharded_optimizer: {type(rule).__name__}, which updates {name}, overrides "
-                "update, which then would update whole parameters: override update_core"
+                "update, so that whole parameters would be updated: override update_core instead"
             )

@@ -12,7 +12,7 @@ from mpchain.distributed.communicators import Communicator
 from mpchain.optimizer import Optimizer
 from mpchain.variable import Parameter
 
-# Hooks that draw no random numbers. Their subclasses may draw some.
+# These hooks draw no random numbers, but their subclasses may.
 _DRAW_NOTHING = {
     optimizer_hooks.WeightDecay,
     optimizer_hooks.Lasso,
@@ -31,8 +31,8 @@ def may_draw(
 
     Args:
         optimizer: the optimizer.
-        params: the parameters, whose update rules have hooks as well.
-        own_hook: a hook that is known to draw none.
+        params: the parameters; their update rules may have hooks, too.
+        own_hook: a hook that is known to draw no random numbers.
 
     Example:
         >>> optimizer = optimizers.SGD().setup(L.Linear(3, 2))
@@ -64,9 +64,9 @@ def all_hooks(optimizer: Optimizer, params: Iterable[Parameter]) -> list[Callabl
 def random_numbers_of_rank_0(comm: Communicator, are_equal: bool = False) -> Iterator[None]:
     """Context manager: within it, NumPy's global generator yields rank 0's numbers on all ranks.
 
-    Afterwards the generator continues from there on rank 0, and on ranks where its state was equal
-    to rank 0's before. On the other ranks its previous state is restored, so that their other draws
-    (dropout) stay different.
+    Afterwards the generator continues from there on rank 0, and on ranks whose generator had the
+    same state as rank 0's before. On the other ranks the previous state is restored, so that their
+    other draws (dropout) stay different.
 
     Args:
         comm: the communicator of the ranks; all ranks must enter the block.

@@ -21,15 +21,15 @@ from mpchain.variable import Parameter, Variable
 class Row:
     """Parameters of one dtype in a flat layout that is divided equally among the ranks.
 
-    Their update rules are set to update only this rank's slices.
+    The update rules of the parameters are set to update only this rank's slices.
 
     Args:
         comm: the communicator of the ranks.
         layout: the offsets of the parameters in the row.
-        params: the parameters by name, at least those in the layout.
+        params: dict from name to parameter, with at least the parameters of the layout.
 
     Attributes:
-        layout: the offsets of the parameters that the row still has.
+        layout: the offsets of the parameters that are still in the row.
 
     Example:
         >>> model = L.Linear(3, 2)
@@ -52,7 +52,7 @@ class Row:
             rule.slice = Slice(rule, place, params[name].shape, self)
 
     def keep(self, params: Mapping[str, Parameter]) -> bool:
-        """Removes parameters that are not among these, or that another row has; the parameters
+        """Removes parameters that are not in ``params``, or that another row holds. The parameters
         that stay may have new names.
 
         Returns:
@@ -73,10 +73,10 @@ class Row:
         return rule is not None and rule.slice is not None and rule.slice.row is self
 
     def parts(self, grads: Mapping[str, Array | None], ranks: object) -> dict[str, Parameter]:
-        """Returns this rank's parts of the parameters by name, which share their memory.
+        """Returns this rank's parts of the parameters by name, which share the parameters' memory.
 
         Args:
-            grads: gradients of the parts, by name.
+            grads: dict from name to the gradient of each part.
             ranks: the ranks among which the parameters are divided.
         """
         for name, param in self._params.items():
@@ -94,7 +94,8 @@ class Row:
         self._parts = {name: x for name, x in self._parts.items() if x.shows(x.whole)}
 
     def piece_and_use(self) -> tuple[Array, Callable[[Array], None]]:
-        """Returns a pair for :meth:`Gathering.gather`, which sends the new values to all ranks."""
+        """Returns the pair of arguments of :meth:`Gathering.gather` that sends new values to all
+        ranks."""
         xp = next(iter(self._params.values())).xp
         piece = xp.zeros(self._length, self.layout.dtype)
         for name, param in self._params.items():
@@ -135,7 +136,7 @@ class Part(Parameter):
         self.divided_among = ranks
 
     def shows(self, whole: Array) -> bool:
-        """Returns whether this part is a view of an array, and not a copy."""
+        """Returns whether this part is a view of ``whole``, and not a copy of a part of it."""
         return whole is self.whole and whole.flags.c_contiguous
 
 
@@ -144,7 +145,7 @@ class PartsOfModel:
 
     Args:
         model: the model.
-        params: the model's parameters, or their parts, by name.
+        params: dict from name to each parameter of the model, or to a part of it.
 
     Example:
         >>> model = L.Linear(3, 2)
@@ -163,13 +164,13 @@ class PartsOfModel:
 
 
 class RanksOfParts:
-    """The ranks that parameters are divided among; sums a few scalars with few messages.
+    """The ranks among which parameters are divided; sums a few scalars with few messages.
 
     Args:
         comm: the communicator of the ranks.
 
     Attributes:
-        known: the result of the next sum, if the ranks have it already.
+        known: the result of the next sum, if the ranks know it already; otherwise None.
 
     Example:
         >>> RanksOfParts(comm).iallreduce(np.array([3, 4])).Wait()
@@ -183,7 +184,7 @@ class RanksOfParts:
         self._comm, self._rooms = comm, {}
 
     def iallreduce(self, x: Array) -> Request:
-        """Sums an array over the ranks; float64 must be able to hold its elements."""
+        """Sums an array over the ranks; float64 must be able to represent its elements."""
         if self.known is not None:
             known, self.known = self.known, None
             return Request(np.full_like(x, known))
@@ -201,15 +202,15 @@ class Slice:
     """The elements of a flattened parameter that a rule updates, and whose state the rule keeps.
 
     Args:
-        rule: the rule, which may have the state of the whole parameter.
-        place: the slice of the elements.
+        rule: the update rule, which may hold the state of the whole parameter.
+        place: the range of the elements in the flattened parameter.
         shape: the whole parameter's shape.
         row: the row that holds the parameter.
 
     Attributes:
         place, shape, row: the arguments of the same names.
         whole: the rule's loaded or gathered state of the whole parameter, until the next update;
-            None if this rank does not have it.
+            None if this rank does not hold it.
 
     Example:
         >>> model = L.Linear(3, 2)
@@ -228,7 +229,8 @@ class Slice:
         rule.keep(rule.t, kept | cut)
 
     def again(self, rule: UpdateRule) -> "Slice":
-        """Returns a new slice from the state that a rule has loaded for the whole parameter."""
+        """Returns a new slice from the state that an update rule has loaded for the whole
+        parameter."""
         return Slice(rule, self.place, self.shape, self.row)
 
     def forget(self) -> None:
@@ -236,7 +238,7 @@ class Slice:
         self.whole = self._copy = None
 
     def is_own(self, array: Any) -> bool:
-        """Returns whether an array, or a parameter, holds only the slice."""
+        """Returns whether an array, or a parameter, holds only the elements of the slice."""
         return array.shape == (self.place.stop - self.place.start,)
 
     def of(self, array: Array) -> Array:
@@ -244,7 +246,7 @@ class Slice:
         return array if self.is_own(array) else array.reshape(-1)[self.place]
 
     def update(self, rule: UpdateRule, param: Parameter) -> None:
-        """Like :meth:`UpdateRule.update`, but updates only the slice; hooks see the whole
+        """Does as :meth:`UpdateRule.update`, but updates only the slice; hooks see the whole
         parameter."""
         updated = rule.updated_param(param)
         if rule.enabled and updated.grad is not None:
@@ -268,12 +270,13 @@ class Slice:
             self._copy = None
 
     def copy_of(self, rule: UpdateRule, param: Parameter) -> Parameter:
-        """Returns a float32 copy of the whole parameter; in the slice, the rule's own copy."""
+        """Returns a float32 copy of the whole parameter, whose slice comes from the rule's own
+        copy."""
         if self._copy is None:
             part = self._part_of(param)
             kept = rule.copy_of(part).array
             self._copy = Parameter(param.array.astype(np.float32, order="C"), name=param.name)
-            # If other code has set the parameter in the meantime, its new value is used.
+            # If other code has set the parameter since the last update, its new value is used.
             is_current = kept.astype(param.dtype) == part.array
             own = self.of(self._copy.array)
             own[...] = param.xp.where(is_current, kept, own)
@@ -283,16 +286,16 @@ class Slice:
         return Parameter(self.of(param.array), name=param.name)
 
     def _set(self, whole, own):
-        """Writes the slice back into the whole parameter, if it is a copy."""
+        """Writes an updated slice into the whole parameter, if the slice is a copy."""
         if not whole.flags.c_contiguous:
             flat = whole.reshape(-1)
             flat[self.place] = own
             whole[...] = flat.reshape(self.shape)
 
-    # These methods save and load the rule's state.
+    # These methods save and load the state of the rule.
 
     def gather(self, rule: UpdateRule, comm: Communicator, root: int) -> None:
-        """Gathers the states of all ranks' rules at the root."""
+        """Gathers the states of the rules of all ranks at the root."""
         whole = rule.kept()
         for name, value in whole.items():
             if is_array(value) and self.is_own(value):
@@ -306,7 +309,7 @@ class Slice:
         """Saves a value of a rule's state: as a part if the file takes parts, otherwise whole."""
         if not (is_array(value) and self.is_own(value)):
             serializer(name, value)
-        elif serializer.takes_parts:  # every rank gives its slice to a checkpoint
+        elif serializer.takes_parts:  # every rank saves its slice in a checkpoint
             serializer.part(name, value, self.place.start, self.shape)
         elif self._has_whole(name, value):
             serializer(name, self.whole[name])
@@ -314,11 +317,11 @@ class Slice:
             serializer(name, value.reshape(self.shape))
         else:
             raise RuntimeError(
-                "ShardedOptimizer.serialize: each rank has a part of the state; all ranks must "
-                "call gather_state() before one of them, its root, saves the whole"
+                "ShardedOptimizer.serialize: each rank has only a part of the state: call "
+                "gather_state() on all ranks before one of them, its root, saves the whole state"
             )
 
     def _has_whole(self, name, value):
-        """Returns whether the whole value is known, and its slice has not changed since."""
+        """Returns whether the whole value is known and its slice has not changed since then."""
         whole = (self.whole or {}).get(name)
         return whole is not None and self.of(whole).tobytes() == value.tobytes()

@@ -19,7 +19,7 @@ Parts = Sequence[tuple[float | None, Callable[[], Any] | None]]
 
 
 class Step:
-    """The current step, or the last one. Its phases are::
+    """The current step, or the latest step between updates. Its phases are::
 
         parts, rows = step.number(parts, t, weights)  # losses draw by sample
         parts = step.begin(parts, rows, weights)  # this rank's share of the batch is now known
@@ -28,7 +28,8 @@ class Step:
         step.end_losses()
         n_total = step.finish(sums, draws=False)  # gradients are means over all ranks
 
-    If gradients are not exchanged (:attr:`exchanges`), :meth:`accumulate` is the last phase.
+    If gradients are not summed over the ranks (:attr:`exchanges`), :meth:`accumulate` is the last
+    phase.
 
     Args:
         comm: the communicator of the ranks.
@@ -39,10 +40,10 @@ class Step:
         reducer: the object that averages gradients.
         draws: the object that assigns random draws to samples.
         counts: the counts of the whole batch.
-        rank_states: states that belong to this rank's samples.
-        active_reducer: the reducer of this step: a reducer that changes nothing if gradients are
-            not exchanged.
-        exchanges: whether gradients are exchanged.
+        rank_states: attributes of links with a row for each of this rank's samples.
+        active_reducer: the reducer of this step; it leaves gradients unchanged if they are not
+            summed over the ranks.
+        exchanges: whether gradients are summed over the ranks.
         skips: whether the step changes no parameter.
         n_accumulated: the number of this rank's samples whose mean gradients wait for the next
             step.
@@ -67,7 +68,7 @@ class Step:
         self.drop_accumulated()
 
     def drop_accumulated(self) -> None:
-        """Discards the samples that wait for the next step."""
+        """Forgets the samples whose gradients wait for the next step."""
         self.n_accumulated: float = 0
         self._n_all_accumulated: float | None = 0  # the count over all ranks; None if unknown
 
@@ -84,13 +85,13 @@ class Step:
         """Makes the random draws of the parts' losses depend on the sample.
 
         Args:
-            parts: pairs of a number of samples, None if unknown, and a loss function.
+            parts: pairs of a number of samples, or None if it is unknown, and a loss function.
             t: the number of previous steps.
             weights: the weights of the parts, if they are not numbers of samples.
 
         Returns:
-            The parts, at least one, and the number of samples of each part; if this is unknown, the
-            rank's number of samples.
+            The parts, at least one, and the number of samples of each part; if a part's number is
+            unknown, the rank's number of samples.
         """
         numbered: Parts = self.draws.numbered(parts, t, weights) or [(0, None)]
         return numbered, [self.draws.n_own if n is None else n for n, _ in numbered]
@@ -103,7 +104,7 @@ class Step:
         *,
         in_graph: bool = False,
     ) -> Parts:
-        """Begins the exchange: passes this rank's share to the reducer and the counts.
+        """Begins the sums over the ranks: passes this rank's share to the reducer and the counts.
 
         Args:
             parts, rows: the results of :meth:`number`.
@@ -140,18 +141,18 @@ class Step:
         return self.counts.begin(self.active_reducer, parts, rows, *known)
 
     def check(self, counts: Sequence[float | None], joint_link: str | None) -> None:
-        """Checks the numbers of samples of this rank's parts. If a link computes with all ranks
-        together, also checks the other ranks' parts; all ranks then raise ValueError on a mismatch.
+        """Raises ValueError if the numbers of samples of this rank's parts do not fit. If a link
+        computes with all ranks together, checks the parts of all ranks, and raises on all of them.
 
         Args:
             counts: the number of samples of each part.
-            joint_link: the name of that link; None if there is none.
+            joint_link: the name of the link that computes with all ranks; None if there is none.
         """
         n_parts = self.reducer.parts_per_batch
         if n_parts is not None and (len(counts) != n_parts or not self.exchanges):
             raise RuntimeError(
-                "MultiNodeOptimizer.update_in_parts: a reproducible communicator needs "
-                f"{n_parts} parts on each rank, its micro-shards, but got "
+                "MultiNodeOptimizer.update_in_parts: a reproducible communicator needs one part "
+                f"for each micro-shard, {n_parts} on each rank, but got "
                 f"{len(counts) if self.exchanges else 'no_sync'}: let update cut the batch, or "
                 "use MultiNodeUpdater"
             )
@@ -165,11 +166,11 @@ class Step:
         where = f"MultiNodeOptimizer.update: {joint_link} computes with all ranks together"
         if 0 in held and self.exchanges:
             raise ValueError(
-                f"{where}, but {held.count(0)} of {len(held)} have no samples: use larger batches "
-                "or fewer ranks"
+                f"{where}, but {held.count(0)} of {len(held)} ranks have no samples: use larger "
+                "batches or fewer ranks"
             )
         raise ValueError(
-            f"{where}, but they have {held} parts of the batch: accumulate "
+            f"{where}, but the ranks have {held} parts of the batch: accumulate "
             "over fewer parts, or use larger batches"
         )
 
@@ -185,19 +186,19 @@ class Step:
         return self.active_reducer.weight(self._n)
 
     def ready(self, param: Variable) -> None:
-        """Passes a final gradient on."""
+        """Passes a final gradient to the reducer."""
         if self.counts.is_sparse():
             self.active_reducer.take(param)
         else:
             self.active_reducer.ready(param)
 
     def accumulate(self) -> None:
-        """Ends a step whose gradients wait for the next one."""
+        """Ends a step whose gradients wait for the next step."""
         self.n_accumulated = 1 if self._n is None else self._n
         self._n_all_accumulated = self._n_total
 
     def end_losses(self) -> None:
-        """Ends the exchange of counts, after the losses have been computed."""
+        """Ends the sums of counts, after the losses have been computed."""
         self.counts.end()
         self.drop_accumulated()
 
@@ -206,14 +207,14 @@ class Step:
 
         Args:
             sums: sums of reported values, see :class:`ControlMessage`.
-            draws: whether random states are compared.
+            draws: whether the ranks compare their random states.
 
         Returns:
-            The number of samples on all ranks that the gradients are means over; 0 if there are no
+            The number of samples on all ranks over which the gradients are means; 0 if there are no
             gradients to update parameters with.
         """
         self.reducer.message.put(sums, draws=draws)
-        # Double buffering would return the result of the previous step.
+        # With double buffering, ``finish`` returns the number of samples of the previous step.
         n_samples = self.reducer.n_samples()
         with span("gradients", "finish the exchange"):
             n_total = self.reducer.finish()
@@ -235,7 +236,7 @@ class Step:
         self._end(n_total)
 
     def _end(self, n_total):
-        """Records the number of samples on all ranks, given their total weight."""
+        """Records the number of samples on all ranks; ``n_total`` is the sum of the weights."""
         n_samples = n_total if self._n_weighted is None else self._n_weighted
         if self.reducer.parts_per_batch and n_samples:
             self._check_shards(int(n_samples))
@@ -243,14 +244,14 @@ class Step:
         self.draws.finish(n_samples)
 
     def _check_shards(self, n_total):
-        """Lets rank 0 warn if the micro-shards differ from those of a single process."""
+        """Lets rank 0 warn if the micro-shards differ from the micro-shards of a single process."""
         comm = self._comm
         shards = [partition(n_total, i, comm.micro_shards) for i in comm.own_shards]
         if list(self._rows) != [end - begin for begin, end in shards]:
             Control.of(comm).tell(
                 "MultiNodeOptimizer.update",
                 f"the ranks do not divide a batch of {n_total} samples as a reproducible "
-                "communicator does, so that bits depend on their number: divide it by "
+                "communicator does, so that bits depend on their number: divide the batch by "
                 "comm.batch(n), or by create_sharded_iterator and MultiNodeUpdater",
             )
 
@@ -284,14 +285,15 @@ class RankStates:
         if id(link) not in paths:
             raise ValueError(
                 f"MultiNodeOptimizer.add_rank_state: link must be in the optimizer's model, but "
-                f"this {type(link).__name__} is not; call setup before"
+                f"this {type(link).__name__} is not; call setup with the model first"
             )
         for name in names:
             getattr(link, name)
             self._places[f"{paths[id(link)]}/{name}".strip("/")] = link, name
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves this rank's rows as parts of the whole; restores the rows of this rank's share."""
+        """Saves this rank's rows as parts of whole arrays; restores the rows of this rank's
+        share."""
         for path, (link, name) in self._places.items():
             if isinstance(serializer, Deserializer):
                 self._restore(serializer, path, link, name)

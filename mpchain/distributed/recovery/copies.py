@@ -13,24 +13,25 @@ from mpchain.serializers.values import header_of
 from mpchain.typing import Array
 
 SMALL = 1 << 20
-"""Bytes up to which a value of rank 0 alone is copied to all ranks."""
+"""A value that only rank 0 has is copied to all ranks if it has at most this many bytes."""
 
 
 @dataclasses.dataclass
 class Copy:
-    """A copy of a state on one rank, with values of others.
+    """One rank's copy of a training state, with values of other ranks.
 
     Attributes:
         iteration: the iteration of the copy.
-        rank, size: the id of this rank, and the number of ranks, at that time.
-        table: for each name its different values, with the ranks that have each; the same on all
-            ranks, see :func:`~mpchain.distributed.checkpoints.writing.list_values`.
-        arrays: values and parts by name and number (``part`` of the table): this rank's, and those
-            that only other ranks had.
-        settings: the own hyperparameters of optimizers and update rules, and whether a rule is
-            enabled, which are not serialized, by the number of the optimizer and the path of the
-            parameter.
-        uninitialized: the same settings for parameters that had no values.
+        rank, size: the rank of this process, and the number of ranks, when the copy was made.
+        table: dict from name to the different values of that name, with the ranks that have each
+            value; the same on all ranks, see
+            :func:`~mpchain.distributed.checkpoints.writing.list_values`.
+        arrays: dict from name and number (``part`` of the table) to an array: this rank's values
+            and parts, and those that only other ranks had.
+        settings: hyperparameters that are set on optimizers and update rules themselves, and
+            whether a rule is enabled, which are not serialized; keyed by the number of the
+            optimizer and the path of the parameter.
+        uninitialized: the keys of the parameters that had no values.
     """
 
     iteration: int
@@ -50,8 +51,8 @@ class Copy:
     def take(cls, target: object, comm: Communicator, iteration: int) -> "Copy":
         """Copies the values that an object saves; collective.
 
-        Values that one or two ranks have are mirrored on others (:func:`mirrors`), so that three
-        have them; small ones of rank 0 on all.
+        Values that one or two ranks have are mirrored on other ranks (:func:`mirrors`), so that
+        three ranks have them; all ranks get a copy of a small value of rank 0.
         """
         serializer = StateSerializer()
         serializer.save(target)
@@ -89,10 +90,11 @@ class Copy:
             self.arrays |= received or {}
 
     def values_for(self, comm: Communicator) -> "KeptValues":
-        """Returns the values that this rank gets now; collective.
+        """Returns the values from which this rank is restored; collective.
 
         Args:
-            comm: the surviving ranks. Those that have no values yet get them from a peer.
+            comm: the communicator of the surviving ranks. A rank without values gets them from a
+                peer.
         """
         is_new = not self.arrays
         held = comm.allgather_obj((is_new, self._uncommon()))
@@ -116,11 +118,11 @@ class Copy:
         return kept
 
     def without_arrays(self) -> "Copy":
-        """Returns the same for a rank that gets its values from others."""
+        """Returns a copy without arrays, for a rank that gets its values from other ranks."""
         return dataclasses.replace(self, arrays={})
 
     def restore_settings(self, comm: Communicator) -> None:
-        """Restores state that is not serialized; parameters that had no values lose theirs."""
+        """Restores state that is not serialized; uninitializes parameters that had no values."""
         owners, params = _optimized(comm)
         for name in owners.keys() & self.settings.keys():
             own, is_enabled = self.settings[name]
@@ -135,7 +137,7 @@ class Copy:
             params[name].array = None
 
     def _uncommon(self):
-        """Returns the places of values that are not the same on all ranks, but are here."""
+        """Returns the keys of the arrays on this rank that are not the same on all ranks."""
         return {place for place in self.arrays if not self._is_common(place)}
 
     def _is_common(self, place):
@@ -144,7 +146,8 @@ class Copy:
 
 
 def _optimized(comm):
-    """Returns what has hyperparameters, and parameters, by the number of the optimizer and path."""
+    """Returns two dicts with keys (number of the optimizer, path): the optimizers and update rules
+    that have hyperparameters, and the parameters."""
     owners, params = {}, {}
     dependents = [x for x in comm.dependents if isinstance(x, Optimizer) and x.target is not None]
     for i, optimizer in enumerate(dependents):
@@ -161,7 +164,8 @@ def _settings(owner):
 
 
 def _own_hyperparameters(hyperparam):
-    """Returns what is set here. The parent stays: a program that begins again has made another."""
+    """Returns the hyperparameters that are set here. The parent is left out, because a program that
+    begins again has made another parent."""
     return {name: value for name, value in vars(hyperparam).items() if name != "_parent"}
 
 
@@ -170,7 +174,7 @@ def _first(place, holdings):
 
 
 def _tabulate(indexes):
-    # Empty slices are left out: nobody needs them, so losing them must not matter.
+    # Empty slices are left out: no rank needs them, so their loss must not matter.
     indexes = [
         {
             key: entry
@@ -187,7 +191,8 @@ def _tabulate(indexes):
 
 
 def mirrors(comm: Communicator) -> list[list[int]]:
-    """Returns the two ranks that mirror each rank's values, so that two can be lost at once.
+    """Returns the two ranks that mirror each rank's values, so that any two ranks can be lost at
+    once.
 
     The mirrors are on the next hosts; if there are none, they are the next ranks.
 
@@ -204,14 +209,15 @@ def mirrors(comm: Communicator) -> list[list[int]]:
 
 
 class KeptValues(Values):
-    """The values that a rank gets from a copy, by name, as it would from a checkpoint.
+    """Maps names to the values that a rank gets from a copy, as it would get them from a
+    checkpoint.
 
     Args:
         copy: the copy.
-        comm: the surviving ranks.
+        comm: the communicator of the surviving ranks.
 
     Attributes:
-        arrays: the arrays that this rank has, by name and number.
+        arrays: dict from name and number to each array that this rank has.
     """
 
     def __init__(self, copy: Copy, comm: Communicator):
@@ -230,7 +236,7 @@ class KeptValues(Values):
         return key not in self._replaced and super().__contains__(key)
 
     def wanted(self) -> list[tuple[str, int]]:
-        """Returns the places of the values that this rank needs."""
+        """Returns the keys of the arrays that this rank needs."""
         return [place for key in self._table for place in self._places(key)]
 
     def _places(self, key):
@@ -247,7 +253,9 @@ class _Part:
 
     def __getitem__(self, key):
         if (key, self.number) not in self.arrays:
-            raise SerializationError(f"{key!r} was lost with the ranks that had it")
+            raise SerializationError(
+                f"{key!r} was lost with the ranks that had it: restart from a checkpoint on disk"
+            )
         return self.arrays[key, self.number]
 
     def header(self, key):

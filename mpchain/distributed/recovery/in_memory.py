@@ -21,15 +21,16 @@ from mpchain.training.random_states import restore_random_states, serialize_rand
 T = TypeVar("T")
 
 SHARE = 0.005
-"""The share of the time that copies may take."""
+"""The share of the training time that copies may take."""
 
 
 class InMemoryCheckpoint:
-    """Keeps copies of a training state on all ranks; if ranks are lost, the others go back to one.
+    """Keeps copies of a training state on all ranks; after a loss of ranks, the other ranks restore
+    one.
 
-    Since the results do not depend on the number of ranks, repeating the steps since the copy leads
-    to the results that training would have had. A :class:`~mpchain.training.Trainer` does all this
-    by itself if the communicator is elastic. A program with its own loop writes::
+    The results do not depend on the number of ranks, so the repeated steps since the copy lead to
+    the results that training would have had without a loss. A :class:`~mpchain.training.Trainer`
+    uses this class by itself if the communicator is elastic. A program with its own loop writes::
 
         state = InMemoryCheckpoint(comm, {"model": model, "optimizer": optimizer, "data": batches})
         while state.is_before(1000):
@@ -43,7 +44,7 @@ class InMemoryCheckpoint:
         objects: the objects to copy and restore, by name; each has ``serialize``. Pass all objects
             whose state changes, except the random generators of NumPy and Python. Models must come
             before their optimizers.
-        share: the share of the time that copies may take.
+        share: the share of the training time that copies may take.
 
     Attributes:
         iteration: the number of completed steps.
@@ -65,26 +66,28 @@ class InMemoryCheckpoint:
         spares = comm.spares
         self._copies = [] if spares is None else spares.copies_of_next()
         self._resumes = spares is not None and spares.resumes
-        self._next = 0  # iteration of the next copy
+        self._next = 0  # the iteration of the next copy
         self._interval = 0
-        self._kept_at = None  # iteration and time of the last copy
+        self._kept_at = None  # the iteration and time of the latest copy
 
     @property
     def latest(self) -> int | None:
-        """The iteration of the latest copy, to which a loss of ranks may go back; None: no copy."""
+        """The iteration of the latest copy, to which a loss of ranks may go back; None without a
+        copy."""
         return self._copies[-1].iteration if self._copies else None
 
     @property
     def interval(self) -> int:
-        """The number of steps from the latest copy to the next one."""
+        """The number of steps from the latest copy to the next copy."""
         return self._interval
 
-    # Loops
+    # These methods serve a program's own loop.
 
     def is_before(self, n: int) -> bool:
         """Returns whether fewer than ``n`` steps are done; collective.
 
-        Once it is False, the results are final: all surviving ranks have done all steps.
+        When the result is False, the results of training are final: all surviving ranks have done
+            all steps.
         """
         if self.iteration < n:
             return True
@@ -96,7 +99,8 @@ class InMemoryCheckpoint:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Context manager: a step; if ranks are lost, the state returns to an earlier copy."""
+        """Context manager for a step; if ranks are lost in it, restores an earlier copy of the
+        state."""
         while True:
             try:
                 self.resume()
@@ -110,18 +114,19 @@ class InMemoryCheckpoint:
         except RanksLost as error:
             self.go_back(error)
 
-    # Its parts
+    # A trainer calls these methods, which are the parts of `step` and `is_before`.
 
     def resume(self) -> bool:
-        """Continues from the others' state after this or another rank has replaced a lost rank.
+        """Continues from the state of other ranks after this or another rank has replaced a lost
+        rank.
 
-        Call it before :meth:`keep`.
+        Must be called before :meth:`keep`.
 
         Returns:
-            Whether the state is now that of an earlier copy.
+            Whether an earlier copy of the state was restored.
 
         Raises:
-            RanksLost: ranks are lost, once more.
+            RanksLost: ranks are lost again.
         """
         if not self._resumes:
             return False
@@ -135,10 +140,10 @@ class InMemoryCheckpoint:
         return has_state
 
     def keep(self, iteration: int) -> None:
-        """Copies the state, if a copy is due; all ranks call it at the beginning of each step.
+        """Copies the state, if a copy is due; all ranks must call it at the beginning of each step.
 
         Args:
-            iteration: the number of steps that are done.
+            iteration: the number of completed steps.
 
         Raises:
             RanksLost: ranks are lost.
@@ -187,8 +192,8 @@ class InMemoryCheckpoint:
             The iteration of the copy.
 
         Raises:
-            Exception: ``error``, unless it is a loss of ranks or follows from one, and there are no
-                spare ranks to take their places.
+            Exception: ``error``, if no loss of ranks caused it, if spare ranks will take the places
+                of the lost ranks, or if the surviving ranks have no copy.
             RuntimeError: training cannot continue without the lost ranks; the message says why.
         """
         raise_loss_behind(error, in_collective=False)
@@ -217,8 +222,8 @@ class InMemoryCheckpoint:
         return self.iteration
 
     def _restore(self, prepare):
-        """Restores the latest copy that all ranks with copies have; returns whether there is
-        one."""
+        """Restores the latest copy that all ranks with copies have; returns whether there is such a
+        copy."""
         comm, held = self._comm, [copy.place for copy in self._copies]
         all_held = comm.allgather_obj(held)
         common = [set(places) for places in all_held if places]
@@ -267,18 +272,19 @@ def _print(text):
 
 
 def run_elastic(main: Callable[[Communicator], T], **options: Any) -> T:
-    """Calls a function with an elastic communicator; from the start if ranks are lost too early.
+    """Calls a function with an elastic communicator, and again if ranks are lost too early.
 
-    Training itself goes back to a copy of its state by a :class:`~mpchain.training.Trainer` or an
-    :class:`InMemoryCheckpoint`. Until these have the first copy, and after training, the ranks that
-    are left call ``main`` again.
+    A :class:`~mpchain.training.Trainer` or an :class:`InMemoryCheckpoint` restores a copy of the
+    training state. If ranks are lost before these have the first copy, or after training, the
+    surviving ranks call ``main`` again.
 
-    If the job has spare ranks (``mpchain-launch --spares``), they wait in this function. They
-    replace lost ranks, and all ranks call ``main`` again, which then continues from copies of its
+    If the job has spare ranks (``mpchain-launch --spares``), they wait in this function. When they
+    replace lost ranks, all ranks call ``main`` again, which then continues from copies of its
     state.
 
     Args:
-        main: the program: it makes model, data, optimizer and trainer of the communicator.
+        main: function of the communicator that makes model, data, optimizer and trainer, and
+            trains.
         options: arguments of :func:`~mpchain.create_communicator`.
 
     Returns:
@@ -298,7 +304,7 @@ def run_elastic(main: Callable[[Communicator], T], **options: Any) -> T:
             return main(comm)
         except RanksLost as error:
             has_shrunk = error.has_shrunk
-        gc.collect()  # this frees the objects that main has created
+        gc.collect()  # the objects of `main` are freed
         if not has_shrunk:
             comm.shrink(goes_back=False)
         if comm.rank == 0:
@@ -323,7 +329,7 @@ def _run_with_spares(main, spares) -> Any:
         except BaseException:
             spares.dismiss()
             raise
-        gc.collect()  # this frees the objects that main has created
+        gc.collect()  # the objects of `main` are freed
         comm = spares.begin_again(comm, has_finished=has_finished)
         if comm is None:
             return result

@@ -21,29 +21,31 @@ from mpchain.distributed.objects import allgather
 from mpchain.distributed.watch import losses, note, waiting_for
 
 _NAP = 0.05  # seconds between polls of a spare rank
-_DISMISSED = 1  # the tag of these messages
+_DISMISSED = 1  # the tag of the messages that dismiss spare ranks
 
 NO_LOSS = None, 0, 0.0
 
 
 class Spares:
-    """The ranks of a job, the last of which are spare; tracks the ranks that train.
+    """The ranks of a job, of which the last are spare ranks; tracks the ranks that train.
 
-    The function that trains runs on the others. When some of these are lost, all of them leave it,
-    spare ranks take the places of the lost ones, and all begin it again. There each
-    :class:`~mpchain.distributed.InMemoryCheckpoint` continues from its last copies.
+    The function that trains runs on all but the spare ranks. When some of the training ranks are
+    lost, the others leave the function, spare ranks take the places of the lost ranks, and all of
+    them begin the function again. Each :class:`~mpchain.distributed.InMemoryCheckpoint` in it then
+    continues from its latest copies.
 
     Args:
-        n: number of spare ranks.
+        n: the number of spare ranks.
         options: arguments of :func:`~mpchain.create_communicator`.
 
     Attributes:
-        n: number of spare ranks left.
+        n: the number of spare ranks that are left.
         resumes: whether training begins again.
-        lost: the reasons why ranks were lost before training last began, by rank id in the job.
-        replaced: the ranks that then replaced lost ranks, by lost rank.
-        loss: where an ``InMemoryCheckpoint`` of this rank lost others: its list of copies, its
-            iteration, and when.
+        lost: the reasons why ranks were lost before training last began, by the rank's id in the
+            job.
+        replaced: a dict from each lost rank to the rank that then replaced it.
+        loss: about the ``InMemoryCheckpoint`` in which this rank noticed a loss: its list of
+            copies, its iteration, and the time.
     """
 
     def __init__(self, n: int, options: Mapping[str, Any]):
@@ -51,16 +53,16 @@ class Spares:
         world = self._mpi.COMM_WORLD
         if n >= world.size:
             raise ValueError(
-                f"run_elastic: of {world.size} ranks, {n} cannot be spare: there is none to train"
+                f"run_elastic: of {world.size} ranks, {n} cannot be spare: at least one must train"
             )
         if options.get("mpi_comm") is not None:
-            raise ValueError("run_elastic: mpi_comm must be None if some ranks are spare")
+            raise ValueError("run_elastic: mpi_comm must be None if the job has spare ranks")
         self._options, self._me = options, world.rank
         self._everyone = MpiCommunicator(world, elastic=True)
-        self._everyone.elasticity.retire()  # losing a spare rank does not disturb training
+        self._everyone.elasticity.retire()  # a lost spare rank does not disturb training
         self._everyone.timeout = options.get("timeout")
         self._hosts = allgather(world, self._mpi.Get_processor_name())
-        # Maps each place in training to the rank that fills it.
+        # The index is a place in training, the value the rank that fills it.
         self._places = list(range(world.size - n))
         self.n, self.resumes = n, False
         self.lost, self.replaced, self.loss = {}, {}, NO_LOSS
@@ -72,8 +74,8 @@ class Spares:
     # These methods run around training.
 
     def copies_of_next(self) -> list:
-        """Returns the copies of the ``InMemoryCheckpoint`` that is now made; earlier ones if the
-        program has made it before."""
+        """Returns the list of copies for the ``InMemoryCheckpoint`` that is now made; if the
+        program has made it before, the list has its copies."""
         if self._n_made == len(self._copies):
             self._copies.append([])
         self._n_made += 1
@@ -87,7 +89,7 @@ class Spares:
         """
         watch = comm.watch
         if watch is not None:
-            watch.is_leaving = True  # the barrier may take any time
+            watch.is_leaving = True  # a wait of any length in the barrier is no failure
         try:
             comm.barrier()
         finally:
@@ -95,7 +97,7 @@ class Spares:
                 watch.is_leaving = False
 
     def dismiss(self) -> None:
-        """Lets the spare ranks leave: this rank does, by an exception."""
+        """Dismisses all spare ranks, which then exit."""
         base = self._everyone.mpi_comm
         with contextlib.suppress(self._mpi.Exception):
             Elasticity.any_is_lost |= base.Get_failed().size > 0
@@ -104,13 +106,13 @@ class Spares:
                     base.Isend(np.empty(0), rank, _DISMISSED)
 
     def note_refusals(self, comm: Communicator) -> None:
-        """Notes why training could not continue on fewer ranks, while all that it has exists."""
+        """Records why training could not continue on fewer ranks, while its objects still exist."""
         self._refusals = sorted({*self._refusals, *comm.elasticity.refusals()})
 
     # These methods choose the ranks that train.
 
     def begin(self) -> Communicator:
-        """Returns the communicator of the ranks that train; a spare one waits until it is needed.
+        """Returns the communicator of the ranks that train; a spare rank waits until it is needed.
 
         Raises:
             SystemExit: training is over, and this spare rank was not needed.
@@ -154,12 +156,13 @@ class Spares:
         return [self._me] if watch is None else list(watch.world_ranks)
 
     def _regroup(self, has_finished):
-        """Finds out who is left; returns whether all are through, and who gets which place."""
+        """Finds the surviving ranks; returns whether all have finished, and the rank for each
+        place."""
         all_finished = self._everyone.elasticity.shrink_own(has_finished)
         left = self._left()
         is_over = all_finished and set(self._places) <= set(left)
         if not is_over and not set(self._places) & set(left):
-            refuse("all ranks that trained are lost, and spare ones have no state")
+            refuse("all ranks that trained are lost, and spare ranks have no state")
         return is_over, fill(self._places, left, self._hosts)
 
     def _divide(self, places):
@@ -195,7 +198,7 @@ class Spares:
         return (comm,)
 
     def _take(self, places, comm):
-        """Records the rank of each place."""
+        """Records the rank that fills each place."""
         before = self._places
         self.replaced = {before[i]: r for i, r in places.items() if r != before[i]}
         for lost, rank in self.replaced.items():
@@ -211,10 +214,10 @@ class Spares:
             comm.lost_ranks |= self._everyone.lost_ranks
 
     def _wait(self):
-        """Sleeps until the ranks that train need this spare one, or are through.
+        """Sleeps until the training ranks need this spare rank, or have finished.
 
         Raises:
-            SystemExit: they have dismissed it.
+            SystemExit: the training ranks have dismissed this rank.
         """
         base, mpi = self._everyone.mpi_comm, self._mpi
         members = base.Get_group()
@@ -235,9 +238,9 @@ class Spares:
 
 
 def fill(places: Sequence[int], left: Sequence[int], hosts: Sequence[str]) -> dict[int, int]:
-    """Returns the rank for each place after some ranks are lost; some places may remain empty.
+    """Returns the rank for each place after ranks were lost; some places may remain empty.
 
-    A spare rank takes a place of its own host if possible.
+    A spare rank takes a place on its own host if possible.
 
     Args:
         places: the previous rank of each place.
@@ -263,7 +266,8 @@ def fill(places: Sequence[int], left: Sequence[int], hosts: Sequence[str]) -> di
 
 @contextlib.contextmanager
 def _ignored_signals() -> Iterator[None]:
-    """Context manager: signals by which training ends do not end a spare rank before the others."""
+    """Context manager: within it, signals that end training do not end a spare rank before the
+    others."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

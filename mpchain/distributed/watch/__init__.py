@@ -1,4 +1,5 @@
-"""Records a fingerprint of every collective; reports a mismatch or a missing rank, not a hang."""
+"""Records a fingerprint of every collective, so that a mismatch or a missing rank causes a report,
+not a hang."""
 
 from mpchain.distributed.watch.fingerprints import (
     CollectiveMismatchError as CollectiveMismatchError,

@@ -1,7 +1,7 @@
 """Measures whether a process works: the process or its children use CPU time, read, or write.
 
-A rank that others wait for is not lost as long as it works. A rank that itself waits for a lock or
-a line of input does not work.
+A rank that other ranks wait for is not lost as long as it works. A rank that itself waits for a
+lock or a line of input does not work.
 """
 
 import glob
@@ -20,7 +20,7 @@ _PERIOD = 0.5  # seconds between two measurements
 
 
 class Activity:
-    """The activity of this process, without that of the thread that measures it.
+    """The activity of this process, without the thread that measures it.
 
     Example:
         >>> Activity().last(now=100.0) <= 100.0
@@ -32,7 +32,8 @@ class Activity:
         self._processor_time = self._bytes = self._of_children = 0
 
     def last(self, now: float) -> float:
-        """Returns the time when the process was last seen working.
+        """Returns the latest time when the process was seen working, in seconds of the clock of
+        ``now``.
 
         Args:
             now: monotonic time in seconds.
@@ -63,7 +64,7 @@ def _bytes_moved():
 
 
 def _ticks_of_children(pid):
-    """Returns the processor time of a process's descendants, in system clock ticks."""
+    """Returns the CPU time of a process's descendants, in clock ticks of the system."""
     ticks, known = 0, [pid]
     for process in known:
         for path in glob.glob(f"/proc/{process}/task/*/children"):

@@ -1,4 +1,4 @@
-"""Places in a program, for reports: the user's line, and the line of mpchain that it called."""
+"""Call sites, for reports: the user's line, and the line of mpchain that it called."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ _WATCH = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _COMMUNICATORS = os.path.join(os.path.dirname(os.path.dirname(_WATCH)), "communicators") + os.sep
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(_COMMUNICATORS))) + os.sep
 _OBSERVERS = os.path.join(PACKAGE, "observers.py")  # profiler spans wrap calls
-# Generated text of declared functions belongs to mpchain, too.
+# The generated source of declared functions belongs to mpchain, too.
 _OURS = FileNames(PACKAGE, "<mpchain: ")
 _BELOW = FileNames(_WATCH, _COMMUNICATORS, _OBSERVERS)
 _LIBRARIES = FileNames(
@@ -50,7 +50,7 @@ def calling_frames(
 
     Args:
         frame: the frame where the search begins.
-        below: the files to skip, by default those of the communicators.
+        below: the files to skip, by default the files of the communicators.
     """
     while (back := frame.f_back) is not None and below[frame.f_code.co_filename]:
         frame = back
@@ -71,7 +71,7 @@ def is_of_library(frame: FrameType) -> bool:
 
 
 def describe(inner: FrameType, outer: FrameType | None) -> str:
-    """Returns a description of two frames; the outer frame is the user's.
+    """Returns a description of two frames; the outer frame is in the user's program.
 
     >>> describe(sys._getframe(), None)
     '<doctest ...>:1 in <module>'

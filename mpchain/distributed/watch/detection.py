@@ -1,4 +1,4 @@
-"""Finds out whether something is wrong while a rank waits, and which rank reports it."""
+"""Detects failures while a rank waits, and decides which rank reports them."""
 
 import enum
 from typing import TYPE_CHECKING
@@ -10,23 +10,23 @@ if TYPE_CHECKING:
     from mpchain.distributed.watch.watchdog import Watch
 
 LONGEST_PERIOD = 0.5
-"""Maximum number of seconds between two checks of the other ranks."""
+"""The most seconds between two checks of the other ranks."""
 
 LONGEST_WAIT = 1800.0
-"""Seconds that a rank waits for others that work, unless the timeout is longer."""
+"""Seconds that a rank waits for ranks that work, unless the timeout is longer."""
 
 STANDSTILL = 2.0
 """Seconds after which a deadlock, in which ranks wait for each other, is reported."""
 
 GRACE = 3.0
-"""Seconds that others leave to a rank that has found a failure to raise its own exception."""
+"""Seconds that the other ranks wait for the exception of a rank that has found a failure."""
 
 
 class Reporting(enum.IntEnum):
-    """Whether a rank reports a failure; the other ranks then leave the report to that rank."""
+    """Whether a rank reports a failure; if so, the other ranks report none."""
 
     NO = 0
-    ASKS = 1  # the rank asks where the others are
+    ASKS = 1  # the rank asks for the locations of all ranks
     RAISES = 2
 
 
@@ -55,9 +55,10 @@ class Detector:
         self._circle, self._stood = None, 0.0
 
     def look(self, now: float) -> tuple[str | None, bool]:
-        """Returns the report of a failure, if this rank reports it, and whether the job ends."""
+        """Returns the report of a failure, if this rank reports it, and whether the job must
+        end."""
         watch, period = self._watch, period_of(self._watch.timeout)
-        # Time in which this process was stopped does not count.
+        # Only time in which this process was not stopped counts.
         passed, self._last = min(now - self._last, 2 * period), now
         trouble = self._find(passed, now)
         if trouble is None:
@@ -77,7 +78,7 @@ class Detector:
 
     def _may_report(self, now, period):
         """Returns whether this rank may report: it is the first to notice the failure, or the first
-        has not reported it."""
+        rank has not reported it."""
         if self._noticed_at is None:
             self._noticed_at = now
         passed, me = now - self._noticed_at, self._watch.rank
@@ -91,8 +92,8 @@ class Detector:
         return not any(map(self._watch.waits, self._watch.rows[: self._watch.rank]))
 
     def _find(self, passed, now):
-        """Returns a function that returns the report of a failure, and whether the job must end;
-        None if there is no failure."""
+        """Returns a function that makes the report of a failure, and whether the job must end; None
+        if there is no failure."""
         watch = self._watch
         error = watch.gpu and watch.gpu.find_error()
         if error and not (watch.is_elastic and self._is_recent_failure(now)):
@@ -122,8 +123,8 @@ class Detector:
         return lambda: reports.missing(watch, text, waited, must_end), must_end
 
     def _standing_circle(self, passed, now):
-        """Returns ranks, this one included, that have waited for each other for some time while all
-        of them were alive; an empty set if there are none."""
+        """Returns ranks, including this one, that have waited for each other for some time while
+        all of them were alive; an empty set if there are none."""
         watch = self._watch
         ranks, longest = reports.circle_of(watch.rows), 3 * period_of(watch.timeout) + 0.5
         rows = {rank: watch.rows[rank] for rank in ranks}
@@ -153,7 +154,7 @@ class Detector:
         )
 
     def _are_lost(self, absent, now):
-        """Returns whether ranks that others wait for do not work: at least one of them is stopped,
+        """Returns whether ranks that others wait for are lost: at least one of them is stopped,
         dead, silent or idle, or all of them wait for each other."""
         rows, timeout = [self._watch.rows[rank] for rank in absent], self._watch.timeout
         working = [
@@ -165,8 +166,8 @@ class Detector:
         return not working or len(working) + len(waiting) < len(rows)
 
     def _leaves_to_others(self, absent, now, text):
-        """Kills ranks of this host that do not work; returns whether MPI has yet to notice that the
-        ranks are lost, or another host has yet to kill its own."""
+        """Kills idle ranks of this host. Returns whether MPI has yet to notice that ranks are lost,
+        or another host has yet to kill its idle ranks."""
         idle = self._idle(absent, now)
         if not idle or self._watch.kill(
             idle, f"others waited {self._waited:.0f} s for it in {text}"
@@ -191,7 +192,8 @@ class Detector:
         return sorted({*late, *silent})
 
     def _wait(self, passed):
-        """Counts the seconds that the rank has been waiting; returns the awaited event."""
+        """Adds to the seconds that the rank has been waiting; returns a text of the awaited
+        event."""
         row, unfinished = self._watch.row, self._watch.oldest_unfinished()
         if self._watch.is_leaving:
             position, text = row.since, "the end of the program"

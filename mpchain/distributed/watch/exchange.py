@@ -1,7 +1,7 @@
-"""Exchange of rows between hosts, when a rank has been waiting for a long time.
+"""Sends rows between hosts when a rank has been waiting for a long time.
 
-One rank of each host sends the rows of its host to its counterparts on the other hosts, in MPI
-messages from the watchdog thread. While no rank waits, nothing is sent.
+One rank of each host sends the rows of its host to a rank of each other host, in MPI messages from
+the watchdog thread. While no rank waits, no message is sent.
 """
 
 import ctypes
@@ -19,11 +19,11 @@ _REMEMBERED = 3.0  # seconds during which rows are sent to a host after it has a
 
 
 class Exchange:
-    """The exchange of rows between one host and the others.
+    """The exchange of rows between this host and the other hosts.
 
     Args:
         mpi: the module ``mpi4py.MPI``.
-        comm: ``mpi4py.MPI.Comm`` of all ranks; nothing else uses it.
+        comm: ``mpi4py.MPI.Comm`` of all ranks; no other code uses it.
         rows: the rows of all ranks.
         leaders: for each rank, the rank that sends the rows of its host.
     """
@@ -72,7 +72,8 @@ class Exchange:
             for i, rank in enumerate(self._ranks[leader]):
                 self._take(self._rows[rank], rows[i * ROW : (i + 1) * ROW], now - sent)
             if any(self._rows[r].is_reporting for r in self._ranks[leader]):
-                # A rank asks all hosts at once: each of its rows holds the number of its questions.
+                # A rank asks all hosts at once, so each of its rows holds the number of its
+                # questions.
                 asked = max(self._rows[r].asked for r in self._ranks[leader])
                 for rank in local:
                     self._rows[rank].asked = max(self._rows[rank].asked, asked)

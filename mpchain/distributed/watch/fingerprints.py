@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CollectiveMismatchError(RuntimeError):
-    """Ranks called different collectives, or the same one with arguments that do not fit.
+    """Ranks called different collectives, or one collective with arguments that do not fit.
 
     >>> from mpchain.distributed import CollectiveMismatchError
     >>> issubclass(CollectiveMismatchError, RuntimeError)
@@ -39,7 +39,7 @@ class _Kind:
             called only when it communicates.
         is_begun: whether the method returns a request of an operation that continues in the
             background.
-        is_part: whether other methods call it, or ranks may call it in any order.
+        is_part: whether other methods call the method, or ranks may call it in any order.
         rank_argument: position and name of the argument that is a rank; None if there is none.
     """
 
@@ -51,7 +51,8 @@ class _Kind:
 
     @property
     def is_message(self):
-        """Whether the method exchanges a message with one other rank, and is not a collective."""
+        """Whether the method sends a message to one other rank, or receives one, as no collective
+        does."""
         return self.rank_argument is not None and self.rank_argument[1] != "root"
 
     def other_rank(self, args, kwargs):
@@ -62,9 +63,10 @@ class _Kind:
         return args[position] if len(args) > position else kwargs.get(name, 0)
 
     def awaited(self, args, kwargs, n_ranks):
-        """Returns the rank that a message needs, as :attr:`Row.waits_for` holds it."""
+        """Returns the encoding for :attr:`Row.waits_for` of the rank that must take part in a
+        message."""
         other = self.other_rank(args, kwargs)
-        # None also stands for any source.
+        # An argument of None also stands for any source.
         if not isinstance(other, int) or not 0 <= other < n_ranks:
             return 0
         sends = self.rank_argument is not None and self.rank_argument[1] == "dest"
@@ -89,7 +91,7 @@ WATCHED = {name: kind for names, kind in _METHODS.items() for name in names.spli
 
 
 def watched(communicator_class: type) -> type:
-    """Class decorator: collectives of a communicator are reported to its ``watch``, if any."""
+    """Class decorator: a communicator reports its collectives to its ``watch``, if it has one."""
     for name, kind in WATCHED.items():
         method = getattr(communicator_class, name)
         if not hasattr(method, "_watched_as"):
@@ -97,7 +99,7 @@ def watched(communicator_class: type) -> type:
             positions = [
                 (i, p) for i, p in enumerate(parameters) if p in ("root", "dest", "source")
             ]
-            # For sendrecv, this is the source that the rank waits for.
+            # The last of these arguments of sendrecv is the source, for which the rank waits.
             kind = dataclasses.replace(kind, rank_argument=positions[-1] if positions else None)
             wrap = _watch_part if kind.is_part else _watch_method
             wrapped = functools.wraps(method)(wrap(method, name, kind))
@@ -117,7 +119,7 @@ def _watch_part(method, name, kind):
         if watch.announced is not None:
             watch.enter()
         if name == "_exchange":
-            watch.row.waits_for = 0  # the other rank has arrived, and arrays are being transferred
+            watch.row.waits_for = 0  # the other rank has arrived
         result = method(self, *args, **kwargs)
         # The base class's method has already announced the operation.
         if is_inside or not kind.is_begun or isinstance(result, Request):
@@ -157,7 +159,7 @@ def _watch_method(method, name, kind):
 
 
 class Request:
-    """A request whose waiting is watched.
+    """A request that shows the watchdog when its rank waits.
 
     Args:
         request: the request, with ``Test`` and ``Wait``.
@@ -188,7 +190,7 @@ class Request:
         """Waits until the operation is complete, and returns its result."""
         watch = self._watch
         if (watch.is_inside and watch.is_inside_here()) or self.Test():
-            return self.request.Wait()  # the inner request has the result
+            return self.request.Wait()  # the inner request holds the result
         with watch.waiting(self._text):
             result = self.request.Wait()
         self.Test()
@@ -215,7 +217,7 @@ class Fingerprints:
     """The fingerprints of one rank's collectives, cached by call site and arguments.
 
     Attributes:
-        n_taken: the number of fingerprints taken: every call that communicates takes one.
+        n_taken: the number of calls that have communicated; each gets a fingerprint.
     """
 
     most_remembered = 4096
@@ -228,7 +230,8 @@ class Fingerprints:
     def take(
         self, name: str, kind: _Kind, args: tuple, kwargs: dict[str, Any], frame: FrameType
     ) -> tuple[int, bytes]:
-        """Returns a number that must be equal on all ranks, and an encoded text for reports.
+        """Returns the number of a call, which must be equal on all ranks, and an encoded text for
+        reports.
 
         Args:
             name: the name of the method.
@@ -259,7 +262,7 @@ class Fingerprints:
                 text += f" {word[kind.rank_argument[1]]} {other}"
             if inner is not None:
                 place = call_sites.describe(inner, outer)
-                # These code objects are kept alive, so that their ids are not reused.
+                # The cache keeps these code objects alive, so that their ids are not reused.
                 codes = inner.f_code, outer and outer.f_code
             text = f"{text}, called at {place}"
             number = zlib.crc32(repr(alike).encode())

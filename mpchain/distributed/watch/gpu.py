@@ -1,4 +1,4 @@
-"""Work that a communicator has begun on a GPU: if a rank is missing, the work hangs, not the host.
+"""A communicator's work on a GPU: if a rank is missing, the work hangs there, not on the host.
 
 NCCL's calls return before the work is done. Any thread may query CUDA's events to see if the work
 is done.
@@ -27,7 +27,7 @@ class GpuWork:
 
     def mark(self) -> Callable[[], bool]:
         """Returns a function that returns whether all work begun before this call is done."""
-        # No work has begun, and a capture's events must not be queried.
+        # During a capture, no work has begun, and the events of the capture must not be queried.
         if current.graph is not None:
             return lambda: True
         events = []

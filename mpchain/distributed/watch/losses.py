@@ -1,19 +1,19 @@
-"""Lost ranks: the detectors that notice them, and the exception that tells programs."""
+"""Lost ranks: the detectors that notice them, and the exception that programs get."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 
 class RanksLost(RuntimeError):
-    """Ranks have died, or were killed because they stopped working; the others can continue.
+    """Ranks have died, or were killed because they stopped working; the other ranks can continue.
 
     Elastic communicators raise this exception in the call that waits for the lost ranks, and in all
     later calls, until ``comm.shrink()``. Programs that use a
-    :class:`~mpchain.training.Trainer` need not catch it; others see
+    :class:`~mpchain.training.Trainer` need not catch it; for other programs see
     :class:`~mpchain.distributed.InMemoryCheckpoint`.
 
     Args:
-        ranks: the ids of the lost ranks. More ranks may be lost.
+        ranks: the ids of the ranks that are known to be lost.
         cause: the reason for each lost rank.
 
     Attributes:
@@ -45,7 +45,7 @@ class LossDetector(Protocol):
         raise NotImplementedError
 
     def loss_behind(self, error: Exception, *, in_collective: bool) -> RanksLost | None:
-        """Returns the loss of ranks that caused an exception; None if no loss caused it.
+        """Returns the exception for the loss of ranks that caused ``error``; None if no loss did.
 
         Args:
             error: the exception.
@@ -55,7 +55,7 @@ class LossDetector(Protocol):
         raise NotImplementedError
 
     def abandon(self) -> None:
-        """Gives up the communicator."""
+        """Abandons the communicator, although other ranks may still wait in it."""
         raise NotImplementedError
 
     def refusals(self) -> list[str]:

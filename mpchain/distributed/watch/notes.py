@@ -13,7 +13,7 @@ VARIABLE = "MPCHAIN_LAUNCH_NOTES"
 """The environment variable for the file descriptor from which the launcher reads notes."""
 
 STARTER = "mpchain_launch_starter"
-"""The name of the module by which a program tells the launcher, which started it, how far it is."""
+"""The name of the module that starts a launched program; the program reports its progress to it."""
 
 FORKED = (
     "mpchain: a process that a rank has forked ends by MPI_Finalize, which may wait for ever: end "
@@ -25,7 +25,8 @@ RESTART = 75
 
 
 class NeedsRestartError(RuntimeError):
-    """Training cannot continue without the lost ranks; it must restart from its last checkpoint."""
+    """Training cannot continue without the lost ranks; the job must restart from its last
+    checkpoint."""
 
     exit_code = RESTART
 
@@ -49,12 +50,14 @@ def note(event: str, **words: Any) -> None:
 
 @contextlib.contextmanager
 def creating() -> Iterator[None]:
-    """Context manager and decorator: tells the launcher that this rank is creating a communicator.
-    The rank waits for the others meanwhile, before any watchdog checks them. Does nothing without a
-    launcher.
+    """Context manager and decorator: reports to the launcher that this rank is creating a
+    communicator.
 
-    A program that the launcher started is assumed to be training: from now on, the C library keeps
-    memory that the program frees.
+    Meanwhile the rank waits for the other ranks, which no watchdog checks yet. Without a launcher,
+    nothing is reported.
+
+    A program that the launcher has started is assumed to train: from the first communicator on, the
+        C library keeps memory that the program frees.
 
     >>> with creating():
     ...     pass

@@ -1,6 +1,6 @@
 """Reports of ranks that are missing, or that called a different collective.
 
-With each report, the flight recorder's file is written, which lists the last calls of each rank.
+With each report, the flight recorder writes a file that lists the last calls of each rank.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mpchain.distributed.watch.watchdog import Watch
 
 TIME_TO_ABORT = 5.0
-"""Seconds after which a process that MPI's Abort does not end is killed."""
+"""Seconds after which a process is killed if ``MPI_Abort`` has not ended it."""
 
 
 def mismatch(watch: "Watch", n: int, ranks: Collection[int]) -> str:
@@ -127,9 +127,9 @@ def circle(watch: "Watch", ranks: Collection[int]) -> str:
 
 
 def absent(watch: "Watch") -> list[int]:
-    """Returns the ranks that others wait for."""
+    """Returns the ranks for which other ranks wait."""
     if watch.is_leaving:
-        # A rank that has ended may have been stopped before it could tell MPI.
+        # A rank that has ended may have been stopped before it could finalize MPI.
         now = watch.clock()
         return [
             rank
@@ -139,13 +139,14 @@ def absent(watch: "Watch") -> list[int]:
     last = max(row.n for row in watch.rows)
     late = {rank for rank, row in enumerate(watch.rows) if row.n < last or row.answered < row.asked}
     if late and watch.oldest_unfinished() is not None:
-        return sorted(late)  # the other ranks have arrived, and are waiting for their GPUs
+        return sorted(late)  # all others have arrived, and wait for their GPUs
     idle = (State.UNKNOWN, State.COMPUTING, State.ENDED)
     return [rank for rank, row in enumerate(watch.rows) if rank in late or row.state in idle]
 
 
 def places_of(watch: "Watch") -> str:
-    """Returns the location of each rank: one line for each group of ranks at the same place."""
+    """Returns the location of each rank: one line for each group of ranks with the same
+    location."""
     now = watch.clock()
     lines = {rank: _place(watch, rank, now) for rank in range(len(watch.rows))}
     return "\n".join(f"  {who}: {text}" for who, text in _grouped(watch, lines))
@@ -187,7 +188,7 @@ GONE = ("is gone", "is dead")
 
 
 def state_of_process(pid: int) -> str:
-    """Returns the reason why a process of this host does not run, from Linux; empty if it runs.
+    """Returns why a process of this host does not run, as Linux says; an empty string if it runs.
 
     >>> state_of_process(os.getpid())
     ''
@@ -209,7 +210,7 @@ def _grouped(watch, texts):
 
 
 def _name(watch, ranks):
-    """Names ranks by their numbers in the whole job."""
+    """Returns a text such as "ranks 1-3", with the ranks' numbers in the whole job."""
     parts = []
     for rank in sorted(watch.world_ranks[rank] for rank in ranks):
         if parts and parts[-1][1] == rank - 1:
@@ -228,7 +229,7 @@ def tell(world: Any, text: str) -> None:
         text: the text to print.
     """
     sys.stdout.flush()
-    # One write, so that the lines of several failing ranks do not mix.
+    # The text is written in one call, so that the lines of several failing ranks do not mix.
     sys.stderr.write(f"rank {world.rank} of {world.size}: {text}\n")
     sys.stderr.flush()
 
@@ -239,9 +240,9 @@ def end_job(world: Any, text: str, end_gpu_work: Callable[[], None] | None = Non
     Args:
         world: ``mpi4py.MPI.Comm`` of all ranks of the job.
         text: the reason why the job ends.
-        end_gpu_work: function that ends the GPU's work first; None if there is no such work.
+        end_gpu_work: function that aborts the work on the GPU first; None if there is no such work.
     """
-    # If the rest hangs, this process must end nevertheless: then mpirun ends the others.
+    # If the abort hangs, this process must end nevertheless; mpirun then ends the other ranks.
     killer = threading.Timer(TIME_TO_ABORT, os.kill, (os.getpid(), signal.SIGKILL))
     killer.daemon = True
     killer.start()
@@ -289,7 +290,7 @@ def record(watch: "Watch", report: str) -> str:
     if folder.path is None:
         return report
     path = os.path.join(folder.path, FILE)
-    # The name is random, so nobody can have created it before.
+    # The name is random, so no other user can have created the file before.
     temporary = f"{path}.{secrets.token_hex(8)}"
     try:
         os.makedirs(folder.path, exist_ok=True)
@@ -304,14 +305,14 @@ def record(watch: "Watch", report: str) -> str:
 
 
 def record_lines(watch: "Watch", report: str) -> Iterator[str]:
-    """Yields the lines of the file; see :func:`record`."""
+    """Yields the lines of the flight recorder's file; see :func:`record`."""
     now = watch.clock()
     yield f"{time.strftime('%Y-%m-%d %H:%M:%S')}  rank {watch.world_ranks[watch.rank]} reports:"
     yield from report.splitlines()
     yield ""
-    yield f"The last collectives of each rank, up to {RING}. Equal numbers belong together; * marks"
-    yield "those that differ from another rank's. Times are in seconds: begun before this file was"
-    yield "written, took until it was done."
+    yield f"The last collectives of each rank, up to {RING}. Equal numbers are one collective; *"
+    yield "marks calls that differ from another rank's. Times are in seconds: 'begun' is before"
+    yield "this file was written, 'took' until the call was done."
     tags = [_tags(row) for row in watch.rows]
     for rank, row in enumerate(watch.rows):
         yield ""
@@ -319,14 +320,14 @@ def record_lines(watch: "Watch", report: str) -> Iterator[str]:
 
 
 def _tags(row):
-    """Returns the fingerprints of the collectives of a row, by number."""
+    """Returns a dict from number to fingerprint of the collectives of a row."""
     return {tag >> 32: tag for tag in row.tags if tag}
 
 
 def _of_rank(watch, rank, row, tags, now):
     place = f"rank {watch.world_ranks[rank]} (host {watch.hosts[rank]}, process {row.pid})"
     if row.state == State.UNKNOWN:
-        yield f"{place}: nothing is known of it"
+        yield f"{place}: nothing is known of this rank"
         return
     state = _STATES.get(row.state, f"waiting in {decode(row.wait_text)}")
     yield f"{place}: for {now - row.since:.3f} s {state}"

@@ -1,8 +1,8 @@
-"""State of each rank of a communicator, in memory that the ranks of its host share.
+"""The state of each rank of a communicator, in memory that the ranks of a host share.
 
 A rank writes to its own row without locks. Other ranks read the row, even when its rank is stopped
-or hangs. A text may be read while it is written, so texts are used only for reports. Numbers that
-affect decisions are single machine words.
+or hangs. A text may be read while it is being written, so texts are used only for reports. Numbers
+that affect decisions are single machine words.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import mmap
 from typing import Any
 
 RING = 64
-"""Number of a rank's latest collectives that its row describes."""
+"""The number of latest collectives that a row describes."""
 
 _TEXT = 480
 _ANSWER = 992
@@ -23,7 +23,7 @@ class State(enum.IntEnum):
     UNKNOWN = 0
     COMPUTING = 1
     IN_COLLECTIVE = 2
-    WAITING = 3  # the rank waits for anything else: a message, or a sum that was begun before
+    WAITING = 3  # the rank waits for something else: a message, or a sum begun before
     ENDED = 4
 
 
@@ -38,22 +38,24 @@ class Row(ctypes.Structure):
         pid: process id.
         n: the number of collectives that the rank has entered.
         state: a :class:`State`, as an integer.
-        asked, answered: the number of times that other ranks have asked for its location, and the
-            number of the last question that it has answered.
+        asked, answered: the number of times that other ranks have asked for the rank's location,
+            and the number of the last question that the rank has answered.
         is_reporting: whether the rank is about to report a failure.
-        waits_for: in the state WAITING, 1 plus the id of the only rank that can let this rank
-            continue; negative for a receiver, positive for a sender. 0 if there is no such rank.
+        waits_for: in the state WAITING, encodes the only rank that can let this rank continue: 1
+            plus its id if it is the sender, minus that number if it is the receiver. 0 if there is
+            no such rank.
         since: time of the last change of state, by this host's monotonic clock, in seconds.
         heartbeat: the time when the rank's watchdog thread was last alive, by the same clock.
         active: the time when the rank was last seen working while computing, by the same clock.
         offset: the seconds to add to the following times, if they come from another host's clock.
-        begun, done: the times when each of the last collectives was begun and done; 0 if it is not
-            done.
-        tags: number and fingerprint of each of the last collectives.
+        begun, done: the times when each of the last collectives was begun and was done; ``done`` is
+            0 for a collective that is not done.
+        tags: the number, shifted left by 32 bits, plus the fingerprint of each of the last
+            collectives.
         texts: encoded descriptions of these collectives.
-        wait_text: encoded description of the event that the rank waits for, other than a
+        wait_text: encoded description of the event for which the rank waits, if it is not a
             collective.
-        answer: encoded location of the rank when it was last asked.
+        answer: encoded location of the rank at the last question.
 
     Example:
         >>> (row,) = make_rows(1)
@@ -75,18 +77,20 @@ class Row(ctypes.Structure):
     ]
 
     def text_of(self, n: int) -> str | None:
-        """Returns the text of collective ``n``; None if it is too old or has not begun."""
+        """Returns the text of collective ``n``; None if the collective is too old or has not
+        begun."""
         slot = n % RING
         return decode(self.texts[slot].value) if self.tags[slot] >> 32 == n else None
 
     def times_of(self, n: int) -> tuple[float, float]:
-        """Returns the times when collective ``n`` was begun and done; 0 if it is not done."""
+        """Returns the times when collective ``n`` was begun and done; the second is 0 if it is not
+        done."""
         begun, done = self.begun[n % RING], self.done[n % RING]
         return begun + self.offset, done and done + self.offset
 
 
 ROW = ctypes.sizeof(Row)
-"""Bytes of a row."""
+"""The number of bytes of a row."""
 
 
 def encode(text: str, size: int = _TEXT) -> bytes:
@@ -117,6 +121,6 @@ def decode(encoded: bytes) -> str:
 
 
 def make_rows(n: int, memory: Any = None) -> list[Row]:
-    """Returns ``n`` rows in ``memory``, or in memory that only this process sees."""
+    """Returns ``n`` rows in ``memory``, or, without ``memory``, in memory of this process only."""
     memory = mmap.mmap(-1, n * ROW) if memory is None else memory
     return [Row.from_buffer(memory, i * ROW) for i in range(n)]

@@ -34,19 +34,19 @@ from mpchain.distributed.watch.notes import FORKED, note
 from mpchain.distributed.watch.table import Row, State
 
 DEFAULT_TIMEOUT = 300.0
-"""Seconds that a rank waits for others that do not work, before it ends the job."""
+"""Seconds that a rank waits for ranks that do not work, before it ends the job."""
 
 TIMEOUT_VARIABLE = "MPCHAIN_COLLECTIVE_TIMEOUT"
 
-_TIME_TO_END = 2.0  # seconds to wait for the thread at exit
+_TIME_TO_END = 2.0  # seconds that the exit waits for the thread
 
 _KILLED = "killed: "
 
-_SLOT = table.RING - 1  # the size is a power of two, so this is a bit mask
+_SLOT = table.RING - 1  # a bit mask, because the size is a power of two
 
 
 def check_timeout(timeout: float | str | None) -> float:
-    """Returns the timeout in seconds; None uses the environment variable, or the default.
+    """Returns a timeout in seconds; None stands for the environment variable, or the default.
 
     Raises:
         ValueError: the timeout is not a positive number.
@@ -72,7 +72,7 @@ def check_timeout(timeout: float | str | None) -> float:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Watch:
-    """The watchdog of one rank of a communicator: updates its row and checks the others' rows.
+    """The watchdog of one rank of a communicator: updates its row and checks the other ranks' rows.
 
     Args:
         rank: this rank.
@@ -83,20 +83,20 @@ class Watch:
         timeout: the timeout in seconds.
         exchange: the object that exchanges rows with other hosts; None if there are no other hosts,
             or another rank exchanges the rows.
-        end: function that ends the job; it takes a text, and a function that ends a GPU's work
-            first, or None.
+        end: function that ends the job; it is called with a text, and with a function that first
+            aborts a GPU's work, or None.
         tell: function that prints a text.
         clock: function that returns seconds.
         last_active: function that returns when this process was last working, given the current
             time.
 
     Attributes:
-        gpu: :class:`GpuWork` of the communicator; None if there is none.
-        thread: the thread that is in a method of the communicator, or was in one last.
-        begun: weak reference to the request of the operation that was begun last.
+        gpu: :class:`GpuWork` of the communicator; None if it uses no GPU.
+        thread: the thread that is in a method of the communicator, or was the last to be in one.
+        begun: weak reference to the request of the latest operation.
         is_elastic: whether the other ranks continue without lost ranks, instead of ending the job.
-            Ranks that do not work are killed.
-        is_leaving: whether the program has ended and waits for the end of the others.
+            Ranks that do not work are then killed.
+        is_leaving: whether the program has ended and waits for the other ranks' programs to end.
         is_of_world: whether this watchdog watches the end of the program.
     """
 
@@ -114,7 +114,7 @@ class Watch:
 
     def __post_init__(self):
         self.is_inside = self.is_leaving = self.is_elastic = self.is_of_world = False
-        self._processes = {}  # pidfds of ranks that this one may kill
+        self._processes = {}  # pidfds of the ranks that this rank may kill
         self._killed = set()
         self.announced: tuple | None = None
         self._text: bytes | None = None
@@ -126,7 +126,7 @@ class Watch:
         # The fields are cached, because each access to a row's fields makes new objects.
         self._tags, self._texts = self.row.tags, list(self.row.texts)
         self._begun, self._done = self.row.begun, self.row.done
-        self._entered = None  # number of the collective that the rank is in
+        self._entered = None  # the number of the present collective
         self._neighbors = [(r, self.rows[r].tags) for r in self.local if r != self.rank]
         self._owned = []
         self.fingerprints = Fingerprints()
@@ -145,7 +145,7 @@ class Watch:
         is_elastic: bool = False,
         replaced: "Watch | None" = None,
     ) -> "Watch":
-        """Makes the watchdogs of several ranks; collective.
+        """Makes a watchdog for each rank of a communicator; collective.
 
         Args:
             mpi: the module ``mpi4py.MPI``.
@@ -187,7 +187,8 @@ class Watch:
         return watch
 
     def watch_end(self, mpi_comm: Any) -> None:
-        """Makes these ranks wait for each other at the program's end; collective."""
+        """Makes the ranks of a communicator wait for each other at the program's end;
+        collective."""
         self.is_of_world = True
         _thread.of_world, _thread.ends = self, mpi_comm.Dup()
 
@@ -206,7 +207,7 @@ class Watch:
             self._owned = []
 
     def may_kill(self) -> None:
-        """Allows ranks to be lost, and this rank to kill ranks of its host."""
+        """Makes the watchdog elastic, so that this rank may kill ranks of its host."""
         self.is_elastic = True
         if hasattr(os, "pidfd_open"):  # a pidfd stays valid if the pid is reused
             for rank in self.local:
@@ -214,7 +215,7 @@ class Watch:
                     self._processes[rank] = os.pidfd_open(self.rows[rank].pid)
 
     def kill(self, ranks: Sequence[int], why: str) -> bool:
-        """Kills the given ranks that are on this host; returns whether there are any."""
+        """Kills those of the given ranks that are on this host; returns whether there are any."""
         here = [rank for rank in ranks if rank in self._processes and rank != self.rank]
         for rank in here:
             if reports.state_of_process(self.rows[rank].pid) in reports.GONE:
@@ -228,15 +229,15 @@ class Watch:
         return bool(here)
 
     def cause_of(self, rank: int) -> str:
-        """Returns the reason why a rank is lost, if this rank knows it."""
+        """Returns the reason why a rank is lost, as far as this rank knows it."""
         row, killed = self.rows[rank], table.decode(self.rows[rank].answer)
         if killed.startswith(_KILLED):
             return killed
         return f"process {row.pid or ''} on {self.hosts[rank]} is gone".replace("  ", " ")
 
     def be_replaced(self) -> None:
-        """Stops checking: ranks are lost, and the remaining ranks get a new watchdog if there are
-        several."""
+        """Stops checking: ranks are lost, and a new watchdog watches the surviving ranks, if there
+        are several."""
         _thread.remove(self)
         if _thread.of_world is self:
             _thread.of_world = None
@@ -250,13 +251,14 @@ class Watch:
 
     @property
     def longest_wait(self) -> float:
-        """Seconds that the rank waits for others that work; unlimited at the program's end."""
+        """Seconds that the rank waits for ranks that work; infinite at the program's end."""
         return math.inf if self.is_leaving else max(LONGEST_WAIT, self.timeout)
 
-    # The rank itself calls these methods, so they must be fast
+    # The rank itself calls these methods, so they must be fast.
 
     def announce(self, name: str, kind: object, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Called at the beginning of a watched method: if it communicates, :meth:`enter` follows.
+        """Records the beginning of a watched method; if it communicates, a call of :meth:`enter`
+        follows.
 
         Args:
             name: the method's name.
@@ -284,7 +286,7 @@ class Watch:
         """Returns whether this thread is in a method of the communicator.
 
         Raises:
-            RuntimeError: another thread is in one.
+            RuntimeError: another thread is in a method of the communicator.
         """
         if self.is_inside and self.thread != threading.get_ident():
             self._refuse_thread()
@@ -300,11 +302,12 @@ class Watch:
         )
 
     def describe(self, name: str, kind: Any, args: tuple, kwargs: dict[str, Any]) -> bytes:
-        """Returns the encoded text of a call that is neither announced nor compared."""
+        """Returns the encoded text of a call that is not announced and not compared between
+        ranks."""
         return self.fingerprints.take(name, kind, args, kwargs, sys._getframe(2))[1]
 
     def enter(self) -> None:
-        """Called when an announced method begins to communicate.
+        """Records that an announced method begins to communicate.
 
         Raises:
             CollectiveMismatchError: another rank has called a different collective.
@@ -331,7 +334,7 @@ class Watch:
                 self._raise_mismatch(n, rank)
 
     def leave(self) -> bytes | None:
-        """Called at the end of a watched method.
+        """Records the end of a watched method.
 
         Returns:
             The encoded text of the call; None if the method has not communicated.
@@ -348,7 +351,7 @@ class Watch:
         return self._text
 
     def reopen(self) -> int | None:
-        """Records that the collective that returned last continues; returns its number."""
+        """Records that the latest collective continues in the background; returns its number."""
         n = self._n
         self._done[n & _SLOT] = 0.0
         return n
@@ -367,12 +370,12 @@ class Watch:
         reports.folder.path = os.path.abspath(folder)
 
     def text(self) -> str:
-        """Returns the rank's current call and its place."""
+        """Returns the rank's current call and its call site."""
         return "a call" if self._text is None else table.decode(self._text)
 
     @contextlib.contextmanager
     def waiting(self, text: str | bytes) -> Iterator[None]:
-        """Context manager: inside the block, the rank waits for others.
+        """Context manager: inside the block, the rank waits for other ranks.
 
         Args:
             text: the event that the rank waits for.
@@ -388,7 +391,8 @@ class Watch:
 
     @contextlib.contextmanager
     def within(self) -> Iterator[None]:
-        """Context manager: calls inside the block are parts of another operation."""
+        """Context manager: the watchdog ignores calls inside the block, as parts of another
+        operation."""
         self._acquire()
         before = self.is_inside, self.announced, self.thread
         self.is_inside, self.announced, self.thread = True, None, threading.get_ident()
@@ -403,19 +407,20 @@ class Watch:
         self.row.state = state
 
     def _raise_mismatch(self, n, rank):
-        # One report is enough: the second rank gives the first one time to end the job.
+        # One report is enough: the second rank waits while the first rank ends the job.
         alive = [row for row in self.rows if self.clock() - row.heartbeat < GRACE]
         if any(row.is_reporting for row in alive):
             time.sleep(GRACE)
         self.row.is_reporting = Reporting.RAISES
         raise CollectiveMismatchError(self.record(reports.mismatch(self, n, [self.rank, rank])))
 
-    # The watchdog thread calls these methods from time to time
+    # The watchdog thread calls these methods periodically.
 
     def look(self, now: float) -> None:
         """Updates the rank's heartbeat and location, and checks for failures.
 
-        If there is a failure that the rank does not raise itself, ends the job with a report.
+        If there is a failure that the rank does not raise itself, the method ends the job with a
+        report.
 
         Args:
             now: monotonic time in seconds.
@@ -450,7 +455,7 @@ class Watch:
         return row.asked > row.answered or (self.waits(row) and now - row.since > patience)
 
     def waits(self, row: Row) -> bool:
-        """Returns whether a rank waits for others. At the program's end, all ranks do."""
+        """Returns whether a rank waits for others, as all ranks do at the program's end."""
         return row.state in (State.IN_COLLECTIVE, State.WAITING) or (
             self.is_leaving and row.state == State.ENDED
         )
@@ -492,16 +497,16 @@ class WatchThread:
     """The thread in which all watchdogs of this process check the other ranks.
 
     Attributes:
-        of_world: the watchdog of all ranks of the job, kept for the program's end; None if there is
-            none.
-        ends: ``mpi4py.MPI.Comm`` of all ranks, used only at the end.
+        of_world: the watchdog of all ranks of the job, which watches the program's end; None if
+            there is no such watchdog.
+        ends: ``mpi4py.MPI.Comm`` of all ranks, used only at the program's end.
     """
 
     of_world: Watch | None = None
     ends: Any = None
 
     def __init__(self):
-        # These are the watchdogs, other than the world's, that have a timeout and poll.
+        # These are all polling watchdogs except the world's; each has a timeout.
         self._watches = weakref.WeakSet()
         self._looking = threading.Lock()
         self._thread = None
@@ -535,11 +540,11 @@ class WatchThread:
     def end(self) -> None:
         """Waits until the programs of all ranks have ended, so that no rank waits unwatched in MPI.
 
-        Then stops the thread, which must not outlive MPI.
+        Then stops the thread, because it must not outlive MPI.
         """
         if self._thread is None:
             return
-        if os.getpid() != self._pid:  # a forked process, whose end calls MPI_Finalize as well
+        if os.getpid() != self._pid:  # a forked process calls MPI_Finalize at its end, too
             print(FORKED, file=sys.stderr, flush=True)
             return
         for watch in list(self._watches):
@@ -562,7 +567,8 @@ class WatchThread:
         while not request.Test():
             time.sleep(nap)
             nap = min(2 * nap, 1e-3)
-        # Little work is left, but the watchdog has ended, so the system limits the time.
+        # Little work is left, but no watchdog runs any more, so an alarm of the system limits the
+        # time.
         if hasattr(signal, "alarm"):
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             if before := signal.alarm(math.ceil(LONGEST_WAIT)):
@@ -573,14 +579,15 @@ def add_look(watcher: object) -> None:
     """Makes the thread call ``look(now)`` periodically.
 
     Args:
-        watcher: an object with that method, ``tell_end()``, and ``timeout``; the time between two
-            calls is a twentieth of the timeout. The object is not kept alive.
+        watcher: an object with the methods ``look(now)`` and ``tell_end()``, and the attribute
+            ``timeout`` in seconds; a twentieth of it is the time between two calls. The thread does
+            not keep the object alive.
     """
     _thread.add(watcher)
 
 
 def call_at_end(function: Callable[[], None]) -> None:
-    """Registers a function to call at the program's end, when no rank needs the others."""
+    """Registers a function to call at the program's end, when no rank needs another rank."""
     _at_end.append(function)
 
 
@@ -593,4 +600,4 @@ def _end():
 _activity = Activity()
 _thread = WatchThread()
 _at_end = []
-atexit.register(_end)  # registered at import, so that it runs after most other exit functions
+atexit.register(_end)  # early registration makes it run after most other functions

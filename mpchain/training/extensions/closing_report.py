@@ -25,17 +25,17 @@ COMMAND_VARIABLE = "MPCHAIN_COMMAND"
 
 
 class ClosingReport(Extension):
-    """Prints the results of training at its end, and where the files are.
+    """Prints at the end of training the final values, and the folder of the results.
 
-    The first run of a program with ``arguments`` that resume is followed by a line with what to do
-    next. After Ctrl-C or SIGTERM it prints the command that continues from the latest snapshot.
-    After any other exception it prints nothing.
+    If ``arguments`` have ``resume``, the first run of a program also prints a line with the next
+    steps. After Ctrl-C or SIGTERM the extension prints the command that continues from the latest
+    snapshot. After any other exception it prints nothing.
 
     Args:
         arguments: the program's arguments, as argparse returns them, or a dict. If they have
-            ``resume``, ``--resume`` with the path of a snapshot is taken to continue training; if
-            that is a bool, ``--resume`` without a path.
-        out: stream; None means standard output.
+            ``resume``, the printed command continues training with ``--resume`` and the path of a
+            snapshot, or with ``--resume`` alone if the argument is a bool.
+        out: the stream to print to; None means standard output.
 
     Example:
         >>> trainer = testing.get_trainer_with_mock_updater((20, "iteration"))
@@ -45,7 +45,7 @@ class ClosingReport(Extension):
         results are in result
     """
 
-    priority = -200  # finalized after the extension that saves snapshots
+    priority = -200  # this priority finalizes it after the snapshot
     is_report = True
 
     def __init__(
@@ -74,7 +74,7 @@ class ClosingReport(Extension):
         self._error = exc
 
     def finalize(self) -> None:
-        """Prints the lines."""
+        """Prints the results, and the next steps or the command that continues."""
         trainer = self._trainer
         is_interrupted = isinstance(self._error, (KeyboardInterrupt, SystemExit))
         if trainer is None or not (self._error is None or is_interrupted):
@@ -93,7 +93,7 @@ class ClosingReport(Extension):
             command = self._command(saver)
             if command:
                 n_ranks = 1 if COMMAND_VARIABLE in os.environ else _n_ranks(trainer)
-                # The launcher of these ranks is unknown.
+                # It is not known which launcher has started these ranks.
                 where = f" on {n_ranks} ranks" if n_ranks > 1 else ""
                 print_line(f"to continue{where}: {command}", self._out)
             else:
@@ -114,13 +114,13 @@ class ClosingReport(Extension):
     def _print(self, text):
         columns = terminal_columns(self._out)
         options = {"break_long_words": False, "break_on_hyphens": False}
-        # Users search and copy from files, so lines are not truncated there.
+        # In files, lines are not broken, because users search and copy their text.
         width = columns or len(text)
         for line in textwrap.wrap(text, width, subsequent_indent="  ", **options):
             print_line(line, self._out)
 
     def _command(self, saver):
-        """Returns the command that continues; empty if the program is not known to have one."""
+        """Returns the command that continues; empty if the program has no option for it."""
         words = [*sys.orig_argv]
         words[0] = os.path.basename(words[0])
         if COMMAND_VARIABLE in os.environ:
@@ -159,7 +159,7 @@ def _progress(trainer):
     texts = [_count(updater.iteration, "iteration")]
     with contextlib.suppress(AttributeError):  # some updaters have no epochs
         length, unit = interval.training_length(trainer.stop_trigger) or (math.inf, "epoch")
-        # The last batch may reach into the next epoch.
+        # The last batch may contain samples of the next epoch.
         n_epochs = min(updater.epoch_detail, length if unit == "epoch" else math.inf)
         texts = [_count(round(n_epochs, 1), "epoch"), f"({texts[0]})"]
     seconds = datetime.timedelta(seconds=round(trainer.elapsed_time))
@@ -171,7 +171,7 @@ def _count(n, unit):
 
 
 def _last_values(trainer):
-    """Returns the values in the last row of the table; of the log if there is no table."""
+    """Returns a text of the values in the last row of the table, or of the log without a table."""
     extensions = trainer.extensions.values()
     log = next((e.log for e in extensions if isinstance(e, LogReport) and e.log), None)
     if log is None:
@@ -186,7 +186,7 @@ def _last_values(trainer):
 
 
 def _latest_saver(trainer):
-    """Returns the extension that has saved the trainer; None if there is none."""
+    """Returns the extension that has saved the trainer; None if no extension has."""
     for extension in trainer.extensions.values():
         target = getattr(extension, "target", None)
         if getattr(extension, "latest", None) is not None and target in (None, trainer):

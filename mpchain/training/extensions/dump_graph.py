@@ -1,4 +1,4 @@
-"""The extensions that deal with the graphs of reported variables."""
+"""Extensions that write, or cut off, the graphs of reported variables."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ from mpchain.training.trainer import Trainer
 from mpchain.variable import Variable
 
 MOST_SECONDS = 60
-"""Time limit for Graphviz to draw a graph."""
+"""The seconds that Graphviz has to draw a graph."""
 
 
 class DumpGraph(Extension):
@@ -31,7 +31,7 @@ class DumpGraph(Extension):
 
     Args:
         root_name: name of the value in the trainer's observation, such as ``'main/loss'``.
-        filename: name of the file in the trainer's folder; for that of an image, such as
+        filename: name of the file in the trainer's folder. For the name of an image, such as
             ``'cg.svg'``, the file is ``cg.dot``.
         variable_style: DOT attributes of variables; None for the default.
         function_style: DOT attributes of functions; None for the default.
@@ -63,7 +63,7 @@ class DumpGraph(Extension):
             self._keeping.enter_context(using_config("keep_graph_on_report", True))
 
     def trigger(self, trainer: Trainer) -> bool:
-        """Fires at the first iteration of training."""
+        """Returns whether this is the first iteration of training."""
         return not self._is_done
 
     def __call__(self, trainer: Trainer) -> None:
@@ -82,32 +82,32 @@ class DumpGraph(Extension):
         root = observation[self._root_name]
         if not isinstance(root, Variable) or root.creator_node is None:
             warnings.warn(
-                f"DumpGraph: nothing is written, since {self._root_name!r} was reported without "
-                "a graph",
+                f"DumpGraph: no graph is written, because {self._root_name!r} was reported "
+                "without a graph",
                 stacklevel=2,
             )
             return
         path = os.path.join(trainer.out, self._filename)
         base, kind = os.path.splitext(path)
-        if kind in (".png", ".svg"):  # the names of the images
+        if kind in (".png", ".svg"):  # these are names of images
             path = f"{base}.dot"
         with open_atomic(path, "w") as file:
             file.write(build_computational_graph([root], **self._styles).dump())
         _draw(path)
 
     def finalize(self) -> None:
-        """Restores the configuration."""
+        """Restores the configuration entry ``keep_graph_on_report``."""
         self._keeping.close()
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores whether the graph was written, so that it is written once."""
         self._is_done = serialize_optional(serializer, "_flag_called", self._is_done)
-        # Chainer's loader requires this key.
+        # The loader of Chainer requires this key.
         serialize_optional(serializer, "_original_flag", False)
 
 
 dump_graph = DumpGraph
-"""The name of :class:`DumpGraph` in older programs."""
+"""The name of :class:`DumpGraph` in programs for Chainer."""
 
 
 def _draw(path):
@@ -127,9 +127,10 @@ def _draw(path):
 
 
 class unchain_variables(Extension):
-    """Cuts the graphs off all variables of the observation, after the other extensions.
+    """Cuts off the graphs of all variables of the observation, after the other extensions.
 
-    That frees their memory in programs that keep graphs with ``config.keep_graph_on_report``.
+    This frees the memory of the graphs in programs that keep them with
+    ``config.keep_graph_on_report``.
 
     Example:
         >>> trainer = testing.get_trainer_with_mock_updater()
@@ -139,11 +140,11 @@ class unchain_variables(Extension):
     priority = 0
 
     def trigger(self, trainer: Trainer) -> bool:
-        """Fires at each iteration."""
+        """Returns True: the extension runs at each iteration."""
         return True
 
     def __call__(self, trainer: Trainer) -> None:
-        """Cuts the graphs."""
+        """Cuts off the graphs of the observed variables."""
         for value in trainer.observation.values():
             if isinstance(value, Variable):
                 value.unchain_backward()

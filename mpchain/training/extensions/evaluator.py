@@ -24,19 +24,20 @@ class Evaluator(Extension):
     """Calls a model on every batch of an iterator, and reports the means of the model's reports.
 
     The means are means over *samples*: the weight of a reported value is the number of samples in
-    the batch. (Chainer averages over batches: the samples of a smaller last batch count more.) What
-    is itself a mean over a count, such as labels that are not ignored, is weighted by this count:
-    results of the losses and accuracies of :mod:`mpchain.functions`, and of
-    :func:`mpchain.batch_mean`, that are reported unchanged. A value that is reported as
-    ``(value, weight)`` keeps its own weight. A nonlinear function of a mean, such as the perplexity
-    exp(loss), is best computed of the result (``postprocess`` of :class:`LogReport`).
+        the batch. (Chainer averages over batches: the samples of a smaller last batch count more.)
+        A value that is itself a mean over a count, such as labels that are not ignored, is weighted
+        by this count: results of the losses and accuracies of :mod:`mpchain.functions`, and of
+        :func:`mpchain.batch_mean`, that are reported unchanged. A value that is reported as
+        ``(value, weight)`` keeps its own weight. A nonlinear function of a mean, such as the
+        perplexity exp(loss), is best computed from the final mean (``postprocess`` of
+        :class:`LogReport`).
 
-    The model runs with ``config.train`` False and records no graph. In a trainer the values get
-    the extension's name as a prefix (``'validation/main/loss'``), also if the evaluator is called
-    directly later; one without a trainer only returns them (``'main/loss'``).
+    The model runs with ``config.train`` False and records no graph. In a trainer the values get the
+    extension's name as a prefix (``'validation/main/loss'``), even if the evaluator is called
+    directly later; an evaluator without a trainer only returns them (``'main/loss'``).
 
     Subclasses may override :meth:`evaluate` as a whole, or :meth:`summarize`, which returns the
-    sums and weights that the means are made of.
+    sums and weights from which the means are computed.
 
     Args:
         iterator: iterator over the validation data that ends (``repeat=False``), or a dict of
@@ -44,17 +45,17 @@ class Evaluator(Extension):
         target: link whose values are reported, or a dict of links.
         converter: see :class:`StandardUpdater`.
         device: device to which batches are sent; None leaves them where they are.
-        eval_hook: function of the evaluator, called before each evaluation.
-        eval_func: function of the converted batch; None means the main target.
+        eval_hook: function of the evaluator that is called before each evaluation.
+        eval_func: function of the converted batch that reports values; None means the main target.
         progress_bar: whether to show the progress of each evaluation.
 
     Attributes:
-        converter: the converter.
+        converter: the argument of the same name.
         device: the device, or None.
-        eval_hook: the hook, or None.
-        eval_func: the function, or None.
-        doubt: what the first evaluation has to say of a value that it may weight wrongly, until
-            :meth:`evaluate` has warned of it; None: nothing.
+        eval_hook: the argument of the same name.
+        eval_func: the argument of the same name.
+        doubt: the warning about a value whose weight may be wrong, which the first evaluation has
+            found and :meth:`evaluate` issues; None if there is none.
 
     Raises:
         ValueError: an iterator repeats its data without end.
@@ -92,36 +93,36 @@ class Evaluator(Extension):
         self.eval_func = eval_func
         self.progress_bar = progress_bar
         self._most_batches = None
-        self._is_first = True  # whether reported values are still inspected
-        self._sizes = {}  # sizes of plain means, each with the size of its first batch
+        self._is_first = True  # whether reported values are still checked
+        self._sizes = {}  # maps a mean's name to its size and batch size in the first batch
         self._check_ends()
 
     def _check_ends(self):
         for name, iterator in self._iterators.items():
             if getattr(iterator, "repeat", False):
                 raise ValueError(
-                    f"{type(self).__name__}: iterator {name!r} never ends; make it with "
-                    f"repeat=False"
+                    f"{type(self).__name__}: iterator {name!r} never ends; make it "
+                    "with repeat=False"
                 )
 
     def get_iterator(self, name: str) -> Any:
-        """Returns the iterator of that name."""
+        """Returns the iterator with a name; raises KeyError if there is none."""
         return find_part(self._iterators, name, f"{type(self).__name__}.get_iterator", "iterator")
 
     def get_all_iterators(self) -> dict[str, Any]:
-        """Returns all iterators by name."""
+        """Returns a dict from name to iterator."""
         return dict(self._iterators)
 
     def get_target(self, name: str) -> Any:
-        """Returns the target link of that name."""
+        """Returns the target link with a name; raises KeyError if there is none."""
         return find_part(self._targets, name, f"{type(self).__name__}.get_target", "target")
 
     def get_all_targets(self) -> dict[str, Any]:
-        """Returns all target links by name."""
+        """Returns a dict from name to target link."""
         return dict(self._targets)
 
     def __call__(self, trainer: Trainer | None = None) -> dict[str, Any]:
-        """Evaluates the model, reports the means and returns them by name."""
+        """Evaluates the model, reports the means and returns a dict of them by name."""
         self._most_batches = 2 if getattr(trainer, "is_test", False) else None
         reporter = reporter_of(self._targets, "" if self.name is None else f"{self.name}/")
         seen = span("evaluation", "evaluation", self)
@@ -131,16 +132,16 @@ class Evaluator(Extension):
         return result
 
     def evaluate(self) -> dict[str, Any]:
-        """Returns the means over the samples of the main iterator, by name."""
+        """Returns a dict from name to the mean over the samples of the main iterator."""
         means = self.summarize().compute_mean()
         self.warn(self.doubt)
         return means
 
     def warn(self, doubt: str | None) -> None:
-        """Warns of a :attr:`doubt`, if there is one, and forgets it."""
+        """Issues the warning ``doubt``, if it is not None, and clears :attr:`doubt`."""
         self.doubt = None
         if doubt is not None:
-            warnings.warn(doubt, stacklevel=4)  # the evaluator's caller
+            warnings.warn(doubt, stacklevel=4)  # this level is the evaluator's caller
 
     def summarize(self) -> DictSummary:
         """Returns the weighted sums of the values that the model reports for the main iterator."""
@@ -172,8 +173,8 @@ class Evaluator(Extension):
         return itertools.islice(iterator, self._most_batches)
 
     def _observe(self, batch):
-        """Returns what the model reports for a batch, weighted by its number of samples or of what
-        counts."""
+        """Returns the values that the model reports for a batch, each with its weight: the number
+        of samples, or the count over which the value is a mean."""
         function = self.eval_func or self.get_target("main")
         args, kwargs = as_arguments(self.converter(batch, self.device))
         observation, notes = {}, Notes()
@@ -188,7 +189,8 @@ class Evaluator(Extension):
         }
 
     def _look_into(self, observation, notes, derived, n):
-        """Records a value that is weighted by samples, but computed from other means."""
+        """Records a :attr:`doubt` about a value that is weighted by samples, but is no mean over
+        them."""
         for name, value in observation.items():
             size = None if notes.weight(value, None) else notes.plain_size(value)
             first, n_first = self._sizes.setdefault(name, (size, n))
@@ -209,8 +211,8 @@ class Evaluator(Extension):
                 self.doubt = (
                     f"{type(self).__name__}: {name!r} is weighted by the number of samples ({n} in "
                     f"this batch), but was computed from a mean over {others[0]} elements: batches "
-                    "or ranks of other numbers give another mean. Report the means that it is "
-                    "computed from, and compute it from their final values by "
+                    "or ranks of other sizes would give a different mean. Report the means from "
+                    "which it is computed, and compute it from their final values by "
                     "LogReport(postprocess=...)"
                 )
                 return

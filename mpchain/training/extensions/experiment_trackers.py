@@ -20,11 +20,11 @@ class ExperimentTracker(LogFollower):
     """Base of extensions that send numbers to a service, which gives each run an id.
 
     A run begins with the first entry. A resumed training continues the run of its snapshot. In a
-    test of the trainer (``test=True``) nothing is sent.
+    test of the trainer (``test=True``) no entry is sent.
 
     Args:
         library: name of the library, which must be installed.
-        config: hyperparameters of the run; None means those of the trainer's
+        config: hyperparameters of the run; None means the hyperparameters of the trainer's
             :class:`Hyperparameters`.
         log_report: see :class:`LogFollower`.
 
@@ -56,7 +56,8 @@ class ExperimentTracker(LogFollower):
     ) -> None:
         super().__init__(log_report)
         spec = importlib.util.find_spec(library)
-        # Without a file, this is the folder where the library keeps its data.
+        # A spec without a file belongs to a folder of the same name, in which the library keeps its
+        # data.
         if spec is None or not spec.has_location:
             raise RuntimeError(
                 f"{type(self).__name__}: {library} is not installed; pip install {library}"
@@ -68,7 +69,7 @@ class ExperimentTracker(LogFollower):
         self._out = ""
 
     def initialize(self, trainer: Trainer) -> None:
-        """Looks for the hyperparameters."""
+        """Finds the hyperparameters of the trainer, if none were passed."""
         super().initialize(trainer)
         self._is_test, self._out = trainer.is_test, str(trainer.out)
         for extension in trainer.extensions.values():
@@ -76,7 +77,7 @@ class ExperimentTracker(LogFollower):
                 self.config = extension.values
 
     def write(self, entries: list[dict[str, Any]]) -> None:
-        """Sends the numbers in entries; the first time, opens the run."""
+        """Sends the numbers in entries; opens the run before the first entry."""
         if self._is_test:
             return
         if not self._is_open:
@@ -86,11 +87,12 @@ class ExperimentTracker(LogFollower):
             self.send(values, int(values.pop("iteration")))
 
     def open(self, run_id: str) -> str:
-        """Begins a run, or continues the one with this id if it is not empty; returns its id."""
+        """Begins a run, or continues the run ``run_id`` if it is not empty; returns the run's
+        id."""
         raise NotImplementedError(f"{type(self).__name__} does not implement open")
 
     def send(self, values: dict[str, float], iteration: int) -> None:
-        """Sends numbers."""
+        """Sends the numbers of an entry."""
         raise NotImplementedError(f"{type(self).__name__} does not implement send")
 
     def close(self, error: BaseException | None) -> None:
@@ -121,13 +123,13 @@ class ExperimentTracker(LogFollower):
 class WandbReport(ExperimentTracker):
     """Sends the numbers in the entries of a :class:`LogReport` to Weights & Biases.
 
-    It needs wandb (``pip install wandb``), whose environment variables apply: with
-    ``WANDB_MODE=offline`` the run is only written to the trainer's folder. If the program has begun
-    a run itself (``wandb.init``), that one is used and left open.
+    The extension needs wandb (``pip install wandb``), whose environment variables apply: with
+        ``WANDB_MODE=offline`` the run is only written to the trainer's folder. If the program has
+        begun a run itself (``wandb.init``), the extension uses this run and leaves it open.
 
     Args:
         project: name of the project; None means wandb's default.
-        config: hyperparameters of the run; None means those of the trainer's
+        config: hyperparameters of the run; None means the hyperparameters of the trainer's
             :class:`Hyperparameters`.
         log_report: see :class:`LogFollower`.
         options: further arguments of ``wandb.init``, such as ``name`` and ``tags``.
@@ -154,7 +156,7 @@ class WandbReport(ExperimentTracker):
         self._is_own = True
 
     def open(self, run_id: str) -> str:
-        """Begins or continues a run; returns its id."""
+        """Begins or continues a run; returns the run's id."""
         import wandb
 
         self._run, self._is_own = wandb.run, wandb.run is None
@@ -164,11 +166,11 @@ class WandbReport(ExperimentTracker):
         return self._run.id
 
     def send(self, values: dict[str, float], iteration: int) -> None:
-        """Sends numbers; the horizontal axis is the iteration."""
+        """Sends the numbers of an entry; the iteration is the horizontal axis."""
         self._run.log(values, step=iteration)
 
     def close(self, error: BaseException | None) -> None:
-        """Ends the run, as failed if there is an error."""
+        """Ends the run, and marks it as failed if there is an error."""
         if self._is_own:
             self._run.finish(exit_code=0 if error is None else 1)
 
@@ -176,13 +178,13 @@ class WandbReport(ExperimentTracker):
 class MlflowReport(ExperimentTracker):
     """Sends the numbers in the entries of a :class:`LogReport` to MLflow.
 
-    It needs MLflow (``pip install mlflow-skinny`` or ``mlflow``), whose environment variables
-    apply, such as ``MLFLOW_TRACKING_URI``. If the program has begun a run itself
-    (``mlflow.start_run``), that one is used and left open.
+    The extension needs MLflow (``pip install mlflow-skinny`` or ``mlflow``), whose environment
+    variables apply, such as ``MLFLOW_TRACKING_URI``. If the program has begun a run itself
+    (``mlflow.start_run``), the extension uses this run and leaves it open.
 
     Args:
         experiment: name of the experiment; None means MLflow's default.
-        config: hyperparameters of the run; None means those of the trainer's
+        config: hyperparameters of the run; None means the hyperparameters of the trainer's
             :class:`Hyperparameters`.
         log_report: see :class:`LogFollower`.
         options: further arguments of ``mlflow.start_run``, such as ``run_name`` and ``tags``.
@@ -208,7 +210,7 @@ class MlflowReport(ExperimentTracker):
         self._is_own = True
 
     def open(self, run_id: str) -> str:
-        """Begins or continues a run; returns its id."""
+        """Begins or continues a run; returns the run's id."""
         import mlflow
 
         run = mlflow.active_run()
@@ -222,13 +224,14 @@ class MlflowReport(ExperimentTracker):
         return run.info.run_id
 
     def send(self, values: dict[str, float], iteration: int) -> None:
-        """Sends numbers; the step is the iteration."""
+        """Sends the numbers of an entry; the iteration is the step."""
         import mlflow
 
         mlflow.log_metrics(values, step=iteration)
 
     def close(self, error: BaseException | None) -> None:
-        """Ends the run: as killed by Ctrl-C or SIGTERM, or failed by another error."""
+        """Ends the run, and marks it as killed after Ctrl-C or SIGTERM, or as failed after another
+        error."""
         import mlflow
 
         is_killed = isinstance(error, (KeyboardInterrupt, SystemExit))

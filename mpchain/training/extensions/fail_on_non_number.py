@@ -1,4 +1,4 @@
-"""The extension that ends training when parameters stop being numbers."""
+"""The extension that ends training when a parameter is NaN or infinite."""
 
 from mpchain.training.extension import Extension
 from mpchain.training.trainer import Trainer
@@ -13,11 +13,11 @@ class FailOnNonNumber(Extension):
     """
 
     def __call__(self, trainer: Trainer) -> None:
-        """Checks all parameters."""
+        """Checks the parameters of all optimizers."""
         for name, optimizer in trainer.updater.get_all_optimizers().items():
             for path, param in optimizer.target.namedparams(include_uninit=False):
                 if not param.xp.isfinite(param.array).all():
                     raise RuntimeError(
-                        f"FailOnNonNumber: parameter {path} of optimizer {name!r} holds NaN or "
-                        f"infinity after iteration {trainer.updater.iteration}"
+                        f"FailOnNonNumber: parameter {path} of optimizer {name!r} has an element "
+                        f"that is NaN or infinite after iteration {trainer.updater.iteration}"
                     )

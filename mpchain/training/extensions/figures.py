@@ -1,6 +1,6 @@
-"""The base of extensions that draw: figures of matplotlib, written to files.
+"""The base of extensions that draw figures with matplotlib and write them to files.
 
-Not through pyplot, whose backend and open figures belong to the user's program.
+They do not use pyplot, whose backend and open figures belong to the user's program.
 """
 
 import functools
@@ -18,7 +18,7 @@ from mpchain.training.trainer import Trainer
 
 @functools.cache
 def warn_unavailable(extension: str) -> None:
-    """Warns, once for each kind of extension, that it draws nothing."""
+    """Warns, once for each kind of extension, that the extension draws nothing."""
     warnings.warn(
         f"{extension}: no plots are written, because matplotlib is not installed; "
         "pip install 'mpchain[plot]'",
@@ -27,7 +27,7 @@ def warn_unavailable(extension: str) -> None:
 
 
 _SHARE = 0.01
-"""The greatest share of the time in which figures are drawn before training ends."""
+"""The greatest share of the training time that figures may take before training ends."""
 
 _FIRST = 0.1
 """Seconds that the first drawing is expected to take."""
@@ -37,8 +37,8 @@ class FigureWriter(Extension):
     """Base of extensions that draw; without matplotlib they only warn.
 
     Args:
-        filename: name of the file in the trainer's folder; its ending is the format (PNG, SVG, PDF;
-            without one it is PNG).
+        filename: name of the file in the trainer's folder; its ending is the format (PNG, SVG,
+            PDF). A name without an ending means PNG.
 
     Attributes:
         filename: the argument of the same name.
@@ -53,7 +53,7 @@ class FigureWriter(Extension):
     def __init__(self, filename: str) -> None:
         self.filename = filename
         self._files = OutputFiles(type(self).__name__, filename)
-        # Seconds spent on all drawings, and the time of the next one.
+        # These are the seconds spent on all drawings, and the time of the next drawing.
         self._drawn, self._cost = 0.0, _FIRST
         self._begun = time.monotonic()
         self._waiting: Callable[[], None] | None = None
@@ -80,7 +80,7 @@ class FigureWriter(Extension):
     def draw(self, function: Callable[[], None]) -> None:
         """Calls a function that draws and writes the figure, or keeps it for later.
 
-        Drawing takes a hundredth of the time, at most, that has passed in training. The last figure
+        Drawings take at most a hundredth of the time that has passed in training. The last figure
         is drawn when training ends.
         """
         passed = time.monotonic() - self._begun

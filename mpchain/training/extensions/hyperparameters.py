@@ -15,8 +15,8 @@ from mpchain.training.trainer import Trainer
 class Hyperparameters(Extension):
     """Writes the arguments of a program to a JSON file when training begins.
 
-    Numbers, texts, lists and dicts are written as such, everything else as its ``str``. The file of
-    an earlier run is kept, and other jobs are refused, as by :class:`LogReport`.
+    Numbers, texts, lists and dicts are written as JSON, all other values as their ``str``. The file
+    of an earlier run is kept, and other jobs are refused, as :class:`LogReport` does.
 
     Args:
         arguments: the result of argparse, or a dict.
@@ -50,7 +50,7 @@ class Hyperparameters(Extension):
 
     @property
     def settings(self) -> dict[str, str]:
-        """The arguments that are not None as texts, which the live page shows."""
+        """A dict from name to text of the arguments that are not None, for the live page."""
         return {name: str(value) for name, value in self.values.items() if value is not None}
 
     def trigger(self, trainer: Trainer) -> bool:
@@ -61,7 +61,7 @@ class Hyperparameters(Extension):
         """Does nothing."""
 
     def initialize(self, trainer: Trainer) -> None:
-        """Writes the file."""
+        """Writes the file of hyperparameters."""
         self._files.claim(trainer)
         with self._files.open(os.path.join(trainer.out, self._filename)) as file:
             json.dump(self.values, file, indent=4, default=_plain)
@@ -73,5 +73,5 @@ class Hyperparameters(Extension):
 
 
 def _plain(value):
-    """Returns a JSON value that replaces a value that JSON cannot represent."""
+    """Returns a value as JSON can represent it."""
     return value.item() if getattr(value, "size", None) == 1 else str(value)

@@ -27,7 +27,7 @@ class LogFollower(Extension):
 
     Args:
         log_report: name of the log report in the trainer, or a :class:`LogReport` that is not in
-            the trainer, which this extension then calls.
+            the trainer; this extension then calls it.
 
     Example:
         >>> class Show(LogFollower):
@@ -92,7 +92,7 @@ class PrintReport(LogFollower):
             all logged values that fit the width of the terminal; the header is printed again when
             new values appear.
         log_report: see :class:`LogFollower`.
-        out: stream to print to; None means standard output.
+        out: the stream to print to; None means standard output.
 
     Example:
         >>> trainer = testing.get_trainer_with_mock_updater((2, "iteration"))
@@ -162,11 +162,11 @@ class PrintReport(LogFollower):
 
 
 _LEAST_WIDTHS = {"epoch": 6, "iteration": 9, "elapsed_time": 8}
-"""Least widths of columns with a folded header; others are 10, for numbers of up to 6 digits."""
+"""Least widths of columns with a folded header; other columns have 10, for 6 digits."""
 
 
 def _fold(name, width=10):
-    """Splits a name into lines before its slashes and underscores."""
+    """Splits a name into lines of at most ``width`` characters, before slashes and underscores."""
     lines = [""]
     for part in re.findall(r"[/_]?[^/_]*", name):
         if lines[-1] and len(lines[-1] + part) > width:
@@ -180,7 +180,8 @@ def _folded_width(name):
 
 
 def _columns_for(entry, known, room):
-    """Returns the columns for known values and those of an entry; None if the known ones do."""
+    """Returns the columns for the known values and the values of an entry; None if they are
+    unchanged."""
     found = [name for name, value in entry.items() if isinstance(value, (numbers.Real, str))]
     names = [name for name in dict.fromkeys([*known, *found]) if name not in _LEAST_WIDTHS]
     while len(names) > 1 and sum(_folded_width(n) + 2 for n in [*_LEAST_WIDTHS, *names]) - 2 > room:
@@ -218,11 +219,11 @@ class _LogFile(LogFollower):
 
 
 class JsonLinesReport(_LogFile):
-    """Appends each entry of a :class:`LogReport` to a file as one line of JSON.
+    """Appends each entry of a :class:`LogReport` to a file, as one line of JSON.
 
-    A resumed run first cuts the file back to the entries in the snapshot. NaN and infinities are
+    A resumed run first removes the entries after the snapshot from the file. NaN and infinities are
     written as Python's json module does. The file of an earlier run is kept, and other jobs are
-    refused, as by :class:`LogReport`.
+    refused, as :class:`LogReport` does.
 
     Args:
         filename: name of the file in the trainer's folder.
@@ -245,7 +246,7 @@ class JsonLinesReport(_LogFile):
         super().__init__(filename, log_report)
 
     def write(self, entries: list[dict[str, Any]]) -> None:
-        """Appends a line for each entry; the first time in a run, starts the file."""
+        """Appends a line for each entry; the first call of a run starts the file."""
         lines = "".join(json.dumps(entry, default=float) + "\n" for entry in entries)
         path, is_first = self._path, self._n_written == 0
         with self._files.open(path) if is_first else open(path, "a", encoding="utf-8") as file:
@@ -255,10 +256,10 @@ class JsonLinesReport(_LogFile):
 class CsvReport(_LogFile):
     """Writes the entries of a :class:`LogReport` to a file with comma-separated values.
 
-    The first line has the names. The file is replaced as a whole after each entry, so that its
-    columns are those of all entries; values that an entry lacks are left blank. A resumed run keeps
-    the earlier entries. The file of an earlier run is kept, and other jobs are refused, as by
-    :class:`LogReport`.
+    The first line has the names. The file is replaced as a whole after each entry, so that it has
+    the columns of all entries; values that an entry lacks are left blank. A resumed run keeps the
+    earlier entries. The file of an earlier run is kept, and other jobs are refused, as
+    :class:`LogReport` does.
 
     Args:
         filename: name of the file in the trainer's folder.
@@ -282,7 +283,7 @@ class CsvReport(_LogFile):
         super().__init__(filename, log_report)
 
     def write(self, entries: list[dict[str, Any]]) -> None:
-        """Writes the file."""
+        """Writes the file with all entries."""
         names = list(dict.fromkeys(itertools.chain.from_iterable(self._log)))
         with self._files.open(self._path) as file:
             writer = csv.DictWriter(file, names, lineterminator="\n")
@@ -293,8 +294,8 @@ class CsvReport(_LogFile):
 class TensorBoardReport(LogFollower):
     """Writes the numbers in the entries of a :class:`LogReport` for TensorBoard.
 
-    It needs tensorboardX (``pip install 'mpchain[tensorboard]'``), not TensorFlow. The horizontal
-    axis is the iteration. A resumed run deletes the points after the snapshot.
+    The extension needs tensorboardX (``pip install 'mpchain[tensorboard]'``), not TensorFlow. The
+    horizontal axis is the iteration. A resumed run deletes the points after the snapshot.
 
     Args:
         folder: name of a folder in the trainer's folder.
@@ -342,7 +343,7 @@ class TensorBoardReport(LogFollower):
         from tensorboardX import SummaryWriter
 
         purge_step = iteration if self._n_written else None
-        # By default, files created in the same second have the same name.
+        # By default, two files that are created in the same second have the same name.
         suffix = f".{iteration}.{os.getpid()}"
         return SummaryWriter(self._path, purge_step=purge_step, filename_suffix=suffix)
 

@@ -19,26 +19,27 @@ class LogReport(Extension):
     """Averages reported values over an interval and writes them to a JSON file.
 
     The file holds a list with one dict per interval: the means of the values over the iterations
-    that reported them, ``epoch``, ``iteration`` and ``elapsed_time`` (seconds). It is replaced as
-    a whole after each interval; a resumed run keeps the earlier entries. NaN and infinities are
-    written as Python's json module does.
+        that reported them, ``epoch``, ``iteration`` and ``elapsed_time`` (seconds). The file is
+        replaced as a whole after each interval; a resumed run keeps the earlier entries. NaN and
+        infinities are written as Python's json module does.
 
-    The file of an earlier run, which this one does not resume, is kept: ``log`` is renamed to
-    ``log.old1``. Another job that would write the same file at the same time is refused.
+    The file of an earlier run is kept, unless this run resumes that run: ``log`` is renamed to
+        ``log.old1``. Another job that would write the same file at the same time is refused.
 
     On several ranks, each rank logs what it observes, and rank 0 writes the file. Values that
     :class:`~mpchain.distributed.MultiNodeUpdater` and multi-node evaluators report are means over
     the samples of all ranks. Any other value is rank 0's own, unless an
-    :class:`~mpchain.distributed.extensions.ObservationAggregator` combines it. An entry also
-    has ``ranks/slowest``, the number of the rank that worked longest in the interval, and
-    ``ranks/waiting``, the share of their time that the ranks waited for each other, on average.
+    :class:`~mpchain.distributed.extensions.ObservationAggregator` combines it. An entry also has
+    ``ranks/slowest``, the number of the rank that worked longest in the interval, and
+    ``ranks/waiting``, the mean share of the time that ranks waited for each other.
 
     Args:
-        keys: names of the values; None means all that are reported. At the end of training a
+        keys: names of the values; None means all reported values. At the end of training a
             warning lists the names that were never reported.
         trigger: the interval; see :func:`get_trigger`.
         postprocess: function of the new entry, which it may change. The entry has all values, also
-            those of evaluators, and ``epoch``. On several ranks, it is called on each.
+            those of evaluators, and ``epoch``. On several ranks, the function is called on each
+            rank.
         filename: name of the file in the trainer's folder, in which fields such as ``{epoch}``
             stand for values of the entry; None means no file.
 
@@ -71,7 +72,7 @@ class LogReport(Extension):
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        """The entries so far."""
+        """A list of the entries so far."""
         return self._log
 
     def initialize(self, trainer: Trainer) -> None:
@@ -114,7 +115,7 @@ class LogReport(Extension):
         self._means.serialize(serializer, serialize_part)
         log = parse_json(serializer("_log", json.dumps(self._log, default=float)), list)
         if not all(isinstance(entry, dict) for entry in log):
-            raise ValueError("its entries must be dicts")
+            raise ValueError("the entries of the log must be dicts")
         self._log = log
 
 
@@ -128,7 +129,7 @@ class _RankTimes:
         self._before = None
 
     def take(self, updater):
-        """Returns the values of the steps since the last call, by name; none in one process."""
+        """Returns a dict of the values of the steps since the last call; empty in one process."""
         times = updater.rank_times()
         if times is None or not times.any():
             return {}
@@ -143,9 +144,9 @@ class _RankTimes:
 
 
 class AwaitedKeys:
-    """Names of values that an extension waits for; warns of those that are never reported.
+    """Names of values that an extension waits for; warns about names that are never reported.
 
-    They are often misspelled.
+    Such names are often misspelled.
 
     Args:
         extension: the extension's class, for the warning.
@@ -164,11 +165,12 @@ class AwaitedKeys:
         self._is_complete = False
 
     def see(self, observation: Collection[str], is_complete: bool = True) -> None:
-        """Records which names were reported.
+        """Records that names were reported.
 
         Args:
             observation: the names.
-            is_complete: whether an interval ends here, at which all should have been reported.
+            is_complete: whether an interval ends here, in which all names should have been
+                reported.
         """
         self._is_complete |= is_complete
         if self._missing:
@@ -179,7 +181,7 @@ class AwaitedKeys:
         """Warns, after training, of the names that were never reported in a whole interval."""
         if self._missing and self._is_complete:
             warnings.warn(
-                f"{self._extension}: never reported: {listing(self._missing)}; "
-                f"reported: {', '.join(map(repr, sorted(self._others)))}",
+                f"{self._extension}: values that were never reported: {listing(self._missing)}; "
+                f"reported were {', '.join(map(repr, sorted(self._others)))}",
                 UserWarning,
             )

@@ -16,18 +16,18 @@ class PlotReport(FigureWriter):
     """Plots means of reported values against the progress of training to an image file.
 
     The image is drawn with matplotlib (``pip install 'mpchain[plot]'``), with any backend; without
-    it the extension only warns. The file is replaced as a whole after an interval, but only as
-    often as takes a hundredth of the time, and when training ends; a resumed run keeps the earlier
-    points. At the end of training a warning lists the names that were never
+    matplotlib the extension only warns. The file is replaced as a whole after an interval and at
+    the end of training, but drawing takes at most a hundredth of the training time. A resumed run
+    keeps the earlier points. At the end of training a warning lists the names that were never
     reported. The y axis is named after the last parts of the names, such as ``loss``. The file of
-    an earlier run is kept, and other jobs are refused, as by :class:`LogReport`.
+    an earlier run is kept, and other jobs are refused, as :class:`LogReport` does.
 
     Args:
-        y_keys: name of the value to plot, or a list of names, one curve each.
+        y_keys: name of the value to plot, or a list of names, each of which gets a curve.
         x_key: ``'iteration'``, ``'epoch'``, or the name of a value.
         trigger: the interval over which values are averaged; see :func:`get_trigger`.
-        postprocess: function of ``(figure, axes, summary)``, called before the image is written;
-            ``summary`` is the dict of the latest means.
+        postprocess: function of ``(figure, axes, summary)`` that is called before the image is
+            written; ``summary`` is the dict of the latest means.
         filename: name of the file in the trainer's folder; its ending is the format (PNG, SVG,
             PDF). ``file_name`` is another name of this argument.
         marker: matplotlib's marker of the points; None draws only lines.

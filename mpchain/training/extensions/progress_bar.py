@@ -15,16 +15,17 @@ from mpchain.training.triggers import interval
 class ProgressBar(Extension):
     """Shows progress, throughput and the remaining time.
 
-    On a terminal, that of mpchain-launch included, it is a tqdm bar (``pip install tqdm``). Without
-    tqdm, or if the stream is not a terminal, it prints a line for each twentieth of the training;
-    but if there is a :class:`PrintReport`, a line every ten minutes, since lines break the table.
+    On a terminal, also under mpchain-launch, the extension shows a tqdm bar (``pip install tqdm``).
+    Without tqdm, or if the stream is not a terminal, it prints a line for each twentieth of the
+    training; but if there is a :class:`PrintReport`, a line every ten minutes, because lines break
+    the table.
 
     Args:
-        training_length: ``(length, unit)``; None means that of the trainer's stop trigger.
-        update_interval: number of iterations between two updates of the bar; None means as many
-            as take 0.2 seconds.
+        training_length: ``(length, unit)``; None means the length of the trainer's stop trigger.
+        update_interval: number of iterations between two updates of the bar; None means an interval
+            of 0.2 seconds.
         bar_length: length of the bar in characters.
-        out: stream; None means standard output.
+        out: the stream to print to; None means standard output.
 
     Example:
         >>> trainer = testing.get_trainer_with_mock_updater((10, "iteration"))
@@ -49,8 +50,8 @@ class ProgressBar(Extension):
         self._bar_length = bar_length
         self._out = out
         self._display: Any = None
-        # Throughput is measured over the latest updates, since the first ones are often slow.
-        self._times = collections.deque(maxlen=100)  # (time, iteration, progress)
+        # Throughput is measured over the latest updates, because the first updates are often slow.
+        self._times = collections.deque(maxlen=100)  # tuples (time, iteration, progress)
 
     def __call__(self, trainer: Trainer) -> None:
         """Shows the progress, if the update interval has passed."""

@@ -1,6 +1,6 @@
 """Schedules: extensions that set a hyperparameter, such as the learning rate, over time.
 
-Each is one formula, :meth:`Schedule.value`, which a loop without a trainer can use, too::
+Each schedule is one formula, :meth:`Schedule.value`, which a loop without a trainer can use, too::
 
     schedule = CosineShift("lr", 1000, init=0.1)
     for t in range(1000):
@@ -22,15 +22,16 @@ from mpchain.training.trainer import Trainer
 class Schedule(Extension):
     """Base of schedules: at its t-th call, sets an attribute of an optimizer to ``value(t)``.
 
-    ``value(0)`` is set before training starts. A resumed schedule continues at its saved time.
+    ``value(0)`` is set before training starts. A resumed schedule continues at the saved number of
+    calls.
 
     A subclass defines :meth:`formula`.
 
     Args:
         attr: name of the attribute, such as ``'lr'``.
-        init: its initial value; None means its value when training starts.
-        target: limit of the value; None for no limit.
-        optimizer: its optimizer; None means the updater's ``'main'`` optimizer.
+        init: the initial value; None means the attribute's value when training starts.
+        target: the limit of the value; None means no limit.
+        optimizer: the optimizer; None means the updater's ``'main'`` optimizer.
 
     Example:
         >>> class Halving(Schedule):
@@ -59,15 +60,15 @@ class Schedule(Extension):
         """Returns the value at the time ``t``.
 
         Args:
-            t: number of calls, which are iterations unless the trigger is another.
+            t: number of calls; with the default trigger, this is the number of iterations.
 
         Raises:
             ValueError: the initial value was not given, and training has not started.
         """
         if self._init is None:
             raise ValueError(
-                f"{type(self).__name__}.value: the initial value of {self._attr!r} is unknown "
-                "before training starts: pass init"
+                f"{type(self).__name__}.value: init must be passed, because the value of "
+                f"{self._attr!r} is unknown before training starts"
             )
         value = self.formula(t, self._init)
         if self._target is not None:
@@ -100,9 +101,9 @@ class Schedule(Extension):
         self._t = serializer("_t", self._t)
         if isinstance(serializer, Deserializer):
             if self._optimizer is not None and self._init is not None:
-                self._set()  # the snapshot was loaded after training had started
+                self._set()  # a snapshot was loaded after the start
         elif self._init is not None:
-            self._save_more(serializer)  # Chainer needs this value; here it follows from the time
+            self._save_more(serializer)  # Chainer's loader needs the last value
 
     def _save_more(self, serializer):
         serializer("_last_value", self.value(self._t))
@@ -149,7 +150,7 @@ class InverseShift(Schedule):
 
     Args:
         attr: name of the attribute.
-        gamma, power: see above.
+        gamma, power: the factor of ``t``, which is at least 0, and the negative exponent.
         init, target, optimizer: see :class:`Schedule`.
 
     Raises:
@@ -178,12 +179,12 @@ class InverseShift(Schedule):
 
 
 class LinearShift(Schedule):
-    """Moves an attribute linearly from one value to another, and keeps it there.
+    """Changes an attribute linearly from one value to another, and then keeps it.
 
     Args:
         attr: name of the attribute.
         value_range: the first and the last value.
-        time_range: the numbers of calls after which the move begins and ends.
+        time_range: pair of the numbers of calls after which the change begins and ends.
         optimizer: see :class:`Schedule`.
 
     Raises:
@@ -212,12 +213,12 @@ class LinearShift(Schedule):
 
 
 class MultistepShift(Schedule):
-    """Multiplies an attribute by gamma at each of some times.
+    """Multiplies an attribute by gamma at each of several times.
 
     Args:
         attr: name of the attribute.
         gamma: the factor.
-        step_value: the numbers of calls, ascending.
+        step_value: the numbers of calls at which it is multiplied, ascending.
         init, optimizer: see :class:`Schedule`.
 
     Raises:
@@ -254,7 +255,7 @@ class PolynomialShift(Schedule):
     Args:
         attr: name of the attribute.
         rate: the exponent.
-        max_count: number of calls after which it is zero.
+        max_count: number of calls after which the attribute is zero.
         init, target, optimizer: see :class:`Schedule`.
 
     Raises:
@@ -318,12 +319,12 @@ class StepShift(Schedule):
 
 
 class WarmupShift(Schedule):
-    """Moves an attribute linearly from a start to its initial value; then no longer sets it.
+    """Changes an attribute linearly from a start to its initial value, and then no longer sets it.
 
     Args:
         attr: name of the attribute.
         warmup_start: the value to begin with.
-        warmup_iter: the number of calls.
+        warmup_iter: the number of calls after which ``init`` is reached.
         init: the value to reach.
         optimizer: see :class:`Schedule`.
 
@@ -362,15 +363,15 @@ class WarmupShift(Schedule):
 class CosineShift(Schedule):
     """Decays an attribute by half a cosine wave, after a linear rise from zero.
 
-    target + (init - target) (1 + cos(π (t - warmup) / (max_count - warmup))) / 2, and
-    init t / warmup before that.
+    The value is target + (init - target) (1 + cos(π (t - warmup) / (max_count - warmup))) / 2, and
+    init t / warmup while t is less than ``warmup``.
 
     Args:
         attr: name of the attribute.
         max_count: number of calls after which the target is reached.
         init, optimizer: see :class:`Schedule`.
         target: the last value.
-        warmup: the number of these calls in which the attribute rises.
+        warmup: the number of calls at the beginning in which the attribute rises.
 
     Raises:
         ValueError: not 0 <= warmup < max_count.
@@ -405,12 +406,12 @@ class CosineShift(Schedule):
 class OneCycleShift(Schedule):
     """Raises an attribute to a peak and decays it below its start, each by half a cosine wave.
 
-    The momentum moves in the opposite direction, by another of these:
+    A second schedule should move the momentum in the opposite direction:
     ``OneCycleShift("momentum", 0.85, n, init=0.95, target=0.95)``.
 
     Args:
         attr: name of the attribute.
-        peak: its extreme value.
+        peak: the value at the peak.
         max_count: number of calls after which the target is reached.
         rise: the fraction of these calls before the peak.
         init: the first value; None means peak / 25.

@@ -24,39 +24,39 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Snapshot(Extension):
-    """Saves the trainer once an epoch, after all other extensions. ``snapshot`` is another name.
+    """Saves the trainer once an epoch, after all other extensions.
 
-    Training resumes from the file by ``load_npz(file, trainer)``, or by itself with ``autoload``. A
-    file appears under its name only when it is complete.
+    ``snapshot`` is another name of this class. Training resumes from the file by ``load_npz(file,
+    trainer)``, or by itself with ``autoload``. A file appears under its name only when it is
+    complete.
 
-    While training runs, another job that would write files of the same name is refused, and what a
-    killed process has left of a snapshot is deleted. A run deletes only its own snapshots (see
-    ``n_retains``) and, if it resumed from one, those of the run that wrote it. A file of an earlier
-    run that has the name of a new one is kept: ``snapshot_iter_9`` is renamed to
-    ``snapshot_iter_9.old1``.
+    While training runs, another job that would write files of the same name is refused, and
+    incomplete files that a killed process has left are deleted. A run deletes only its own
+    snapshots (see ``n_retains``) and, if it resumed from a snapshot, the snapshots of the run that
+    wrote that one. If a new snapshot has the name of a file of an earlier run, that file is kept:
+    ``snapshot_iter_9`` is renamed to ``snapshot_iter_9.old1``.
 
     Args:
         savefun: function of ``(path, target)`` that writes the file; None means ``save_npz``.
-        filename: name of the file in the trainer's folder: a text that is formatted with the
+        filename: name of the file in the trainer's folder: a string that is formatted with the
             trainer, or a function of the trainer that returns the name.
         target: object to save; None means the trainer.
         condition: function of no argument that returns whether to save now; None means always.
         writer: :class:`Writer` that writes the file, instead of ``savefun``.
         snapshot_on_error: whether to save also when an exception ends training, unless the
-            iteration was saved already.
-        n_retains: number of this run's snapshots to keep: older ones are deleted after a new one
-            was written; 0 or less keeps all. A hidden file beside them records which run wrote
-            which snapshot.
+            n_retains: number of snapshots of this run to keep: older ones are deleted after a new
+            snapshot was written; 0 or less keeps all. A hidden file beside the snapshots records
+            the run of each.
         autoload: whether to load the latest snapshot in the trainer's folder, if there is one,
-            before training starts: that of the greatest iteration or epoch, if the names contain
-            it, else the newest file. A damaged one is skipped, with a warning; if all are damaged,
-            training does not start.
+            before training starts. The latest is the snapshot with the greatest iteration or epoch,
+            if the names contain it, and otherwise the newest file. A damaged snapshot is skipped,
+            with a warning; if all are damaged, training does not start.
         on_interrupt: whether to save also when Ctrl-C or SIGTERM ends training, which happens
             after a complete iteration, unless the iteration was saved already.
 
     Raises:
-        TypeError: ``savefun`` and ``writer`` are both given, or ``filename`` is a function, which
-            does not say which files are snapshots, together with ``n_retains`` or ``autoload``.
+        TypeError: both ``savefun`` and ``writer`` are passed; or ``filename`` is a function, from
+            which the names of snapshots are not known, together with ``n_retains`` or ``autoload``.
 
     Example:
         >>> extension = extensions.snapshot(n_retains=2, autoload=True)
@@ -77,19 +77,19 @@ class Snapshot(Extension):
 
     trigger = (1, "epoch")
     priority = -100
-    default_name = "_Snapshot"  # snapshots of Chainer have this name, and can thus be resumed
+    default_name = "_Snapshot"  # Chainer's snapshots, which can be resumed, use it
 
     def __post_init__(self):
         if self.savefun is not None and self.writer is not None:
             raise TypeError("snapshot: pass savefun or writer, not both")
         if callable(self.filename) and (self.n_retains > 0 or self.autoload):
-            raise TypeError("snapshot: n_retains and autoload need a filename that is a text")
+            raise TypeError("snapshot: filename must be a string with n_retains or autoload")
         self._writer = self.writer or SimpleWriter(self.savefun or save_npz)
         self._folder: str | None = None
         self._files: OutputFiles | None = None
         self._latest = self._loaded = None
         self._run = os.urandom(8).hex()
-        self._announced = set()  # names of files that may not have been written yet
+        self._announced = set()  # the names of files that may not have been written yet
 
     def initialize(self, trainer: "Trainer") -> None:
         """Refuses to share the files with another job; loads the latest file, if requested."""
@@ -118,19 +118,20 @@ class Snapshot(Extension):
             )
 
     def __call__(self, trainer: "Trainer") -> None:
-        """Saves the target, if the condition holds."""
+        """Saves the target, if ``condition`` returns True."""
         if self.condition is None or self.condition():
             self._save(trainer)
 
     def on_error(self, trainer: "Trainer", exc: BaseException, tb: TracebackType | None) -> None:
         """Saves the target, if requested and this iteration was not saved before."""
         is_wanted = self.snapshot_on_error or (self.on_interrupt and trainer.is_interrupted)
-        # The iteration's own file is better than the state that an unfinished next iteration left.
+        # The file of the last complete iteration is better than the state that an unfinished
+        # iteration has left.
         if is_wanted and self._format_name(trainer) != self._latest:
             self._save(trainer)
 
     def finalize(self) -> None:
-        """Waits until everything is written."""
+        """Waits until all snapshots are written."""
         try:
             self._writer.finalize()
             if self._folder is not None:
@@ -154,8 +155,8 @@ class Snapshot(Extension):
         self._latest = name
         self._remove_old_files()
 
-    # The index is a file with a list of [name, run], in the order of writing. It is written before
-    # the snapshot, and may name snapshots that do not exist.
+    # The index is a file with a list of pairs [name, run], in the order of writing. It is written
+    # before the snapshot, and may name snapshots that do not exist.
 
     def _announce(self, name):
         if self._deletes():
@@ -188,13 +189,13 @@ class Snapshot(Extension):
                 continue
             except (ValueError, TypeError):
                 break
-        return []  # without an index, nothing is deleted
+        return []  # without an index, no snapshot is deleted
 
     def _is_there(self, entry):
         return entry[0] in self._announced or os.path.exists(self._path_of(entry[0]))
 
     def _path_of(self, name):
-        assert self._folder is not None  # initialize has set the folder
+        assert self._folder is not None  # `initialize` has set the folder
         return os.path.join(self._folder, name)
 
     def _index_path(self):
@@ -206,7 +207,7 @@ class Snapshot(Extension):
         return self._path_of(f".{self.filename.replace(os.sep, '_')}.index")
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores the run's id, which identifies its snapshots."""
+        """Saves or restores the id of the run, which identifies its snapshots."""
         self._run = serialize_optional(serializer, "run", self._run)
 
     def _get_target(self, trainer):
@@ -248,12 +249,13 @@ def snapshot_object(
 
 
 def load(path: str | os.PathLike[str], target: object) -> None:
-    """Loads a file of any format that mpchain writes; its first bytes identify the format."""
+    """Loads a file of any format that mpchain writes; the first bytes of the file identify the
+    format."""
     with open(path, "rb") as file:
         start = file.read(520)
     if b"\x89HDF\r\n\x1a\n" in (start[:8], start[512:]):
         load_hdf5(path, target)
-    elif start[8:9] == b"{":  # the header is stored after its length
+    elif start[8:9] == b"{":  # the length of the header comes before it
         load_safetensors(path, target)
     else:
         load_npz(path, target)

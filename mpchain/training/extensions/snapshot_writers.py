@@ -1,8 +1,8 @@
-"""Writers of snapshots: at once, or by a thread or a process while training continues.
+"""Writers of snapshots, which write while training waits, or in a thread or a process.
 
-Writers in the background copy the state to host memory before they return, such that a file holds
-one moment of training. Their errors are raised by the next call of the writer, which still takes
-its own snapshot first, or by ``finalize``, which waits until everything is written.
+Writers in the background copy the state to host memory before they return, so that a file holds the
+state of one moment. If writing fails, the error is raised by the next call of the writer, which
+still takes its own snapshot first, or by ``finalize``, which waits until all files are written.
 """
 
 import collections
@@ -38,7 +38,7 @@ class Writer:
 
         Args:
             filename: name of the file.
-            outdir: its folder.
+            outdir: path of the folder for the file.
             target: the object to save, which has ``serialize``.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement __call__")
@@ -46,16 +46,17 @@ class Writer:
     def save(
         self, filename: str, outdir: str, target: object, savefun: Callable, **kwds: Any
     ) -> None:
-        """Makes ``savefun`` write to a temporary name, and renames the file when it is complete."""
+        """Lets ``savefun`` write a file of a temporary name, and renames the file when it is
+        complete."""
         with replacing(os.path.join(outdir, filename)) as temporary:
             savefun(temporary, target, **kwds)
 
     def finalize(self) -> None:
-        """Called once when training has ended: waits until everything is written."""
+        """Waits until all snapshots are written; called once, when training has ended."""
 
 
 class SimpleWriter(Writer):
-    """Writes a snapshot at once, while training waits.
+    """Writes each snapshot while training waits.
 
     The file appears under its name only when it is complete.
 
@@ -80,9 +81,9 @@ class SimpleWriter(Writer):
 
 
 class QueueWriter(Writer):
-    """Queues snapshots, which a thread writes one after the other.
+    """Queues snapshots, which a thread writes one after another.
 
-    A queue of ``max_waiting`` copies is full: training then waits for the oldest.
+    If ``max_waiting`` copies are in the queue, training waits until the oldest is written.
 
     Args:
         savefun: function of ``(path, target)`` that writes the file.
@@ -108,7 +109,7 @@ class QueueWriter(Writer):
         """Queues a copy of the state; see :class:`Writer`.
 
         Raises:
-            Exception: the error of an earlier snapshot.
+            Exception: an earlier snapshot could not be written.
         """
         state = FrozenState(target)
         self._collect(self.max_waiting - 1)
@@ -119,10 +120,10 @@ class QueueWriter(Writer):
         self._raise()
 
     def finalize(self) -> None:
-        """Waits until everything is written.
+        """Waits until all snapshots are written.
 
         Raises:
-            Exception: the error of a snapshot.
+            Exception: a snapshot could not be written.
         """
         self._collect(0)
         if self._executor is not None:
@@ -132,7 +133,8 @@ class QueueWriter(Writer):
         self._raise()
 
     def _collect(self, n_left):
-        """Waits until at most ``n_left`` snapshots are pending; keeps the errors of the others."""
+        """Waits until at most ``n_left`` snapshots are pending; keeps the errors of all other
+        snapshots."""
         while self._futures and (len(self._futures) > n_left or self._futures[0][1].done()):
             filename, future = self._futures.popleft()
             error = future.exception()
@@ -146,12 +148,12 @@ class QueueWriter(Writer):
         first, *others = self._errors
         self._errors = []
         for error in others:
-            first.add_note(f"another snapshot failed as well: {error!r}, {error.__notes__[0]}")
+            first.add_note(f"another snapshot also failed: {error!r}, {error.__notes__[0]}")
         raise first
 
 
 class ThreadQueueWriter(QueueWriter):
-    """Queues snapshots, which a thread writes one after the other.
+    """Queues snapshots, which a thread writes one after another; see :class:`QueueWriter`.
 
     Args:
         savefun, task: see :class:`QueueWriter`.
@@ -162,13 +164,13 @@ class ThreadQueueWriter(QueueWriter):
 
 
 class ProcessQueueWriter(QueueWriter):
-    """Queues snapshots, which another process writes one after the other.
+    """Queues snapshots, which another process writes one after another.
 
     The process imports the main module of the program, as :mod:`multiprocessing` does. The module
-    therefore needs an ``if __name__ == "__main__":``.
+    must therefore guard its work by ``if __name__ == "__main__":``.
 
     Args:
-        savefun: see :class:`QueueWriter`; it must be a function of a module.
+        savefun: see :class:`QueueWriter`; it must be a function at the top level of a module.
         task: see :class:`QueueWriter`; it must be picklable.
 
     Raises:
@@ -184,12 +186,12 @@ class ProcessQueueWriter(QueueWriter):
         super().__init__(savefun, task and ProcessTask(task))
 
     def create_task(self, savefun: Callable, **kwds: Any) -> Writer:
-        """Returns the writer that hands snapshots to the process."""
+        """Returns the writer that sends snapshots to the process."""
         return ProcessTask(SimpleWriter(savefun, **kwds))
 
 
 class StandardWriter(QueueWriter):
-    """Writes a snapshot in a thread, after it has waited for the one before.
+    """Writes each snapshot in a thread; the next snapshot waits until the thread has ended.
 
     Args:
         savefun: function of ``(path, target)`` that writes the file.
@@ -206,7 +208,7 @@ class StandardWriter(QueueWriter):
 
 
 class ThreadWriter(StandardWriter):
-    """Writes a snapshot in a thread, after it has waited for the one before.
+    """Writes each snapshot in a thread; the next snapshot waits until the thread has ended.
 
     Args:
         savefun, kwds: see :class:`StandardWriter`.
@@ -217,7 +219,8 @@ class ThreadWriter(StandardWriter):
 
 
 class ProcessWriter(StandardWriter):
-    """Writes a snapshot in another process, after it has waited for the one before.
+    """Writes each snapshot in another process; the next snapshot waits until the process has
+    written it.
 
     Args:
         savefun: see :class:`ProcessQueueWriter`.
@@ -236,9 +239,9 @@ class ProcessWriter(StandardWriter):
 
 
 class ProcessTask(Writer):
-    """Calls a writer in another process, and waits for it.
+    """Calls a writer in another process, and waits until it returns.
 
-    The process ignores Ctrl-C, which a terminal also sends to it, and ends with this one.
+    The process ignores Ctrl-C, which a terminal also sends to it, and ends when this process ends.
 
     Args:
         writer: the writer; it must be picklable.
@@ -254,12 +257,12 @@ class ProcessTask(Writer):
             self._pickled = bytes(multiprocessing.reduction.ForkingPickler.dumps(writer))
         except Exception as error:
             raise TypeError(
-                "ProcessTask: savefun and its arguments must be picklable, since another process "
-                f"uses them (a function must be one of a module): {error}"
+                "ProcessTask: savefun and its arguments must be picklable, because another process "
+                f"uses them (a function must be at the top level of a module): {error}"
             ) from error
         self._process = None
-        # Started at once, so that a program without `if __name__ == "__main__"` fails early, in the
-        # process.
+        # The process is started here, so that a program without `if __name__ == "__main__"` fails
+        # early, in the process.
         self._start()
 
     def _start(self):
@@ -274,10 +277,10 @@ class ProcessTask(Writer):
     def __call__(self, filename: str, outdir: str, target: object) -> None:
         """Writes the snapshot; see :class:`Writer`.
 
-        If the process dies, perhaps because there is no memory left, another one tries once more.
+        If the process dies, for example because memory ran out, another process tries once more.
 
         Raises:
-            RuntimeError: the process failed to write it, or the second one died too.
+            RuntimeError: the process could not write the file, or the second process died, too.
         """
         for is_last in (False, True):
             try:
@@ -289,7 +292,7 @@ class ProcessTask(Writer):
                 )
                 if is_last:
                     raise RuntimeError(sentence) from error
-                warnings.warn(f"{sentence}; another one tries again", stacklevel=1)
+                warnings.warn(f"{sentence}; another process tries again", stacklevel=1)
             else:
                 if trouble:
                     where = "in the process for it"
@@ -303,13 +306,13 @@ class ProcessTask(Writer):
         return self._connection.recv()
 
     def finalize(self) -> None:
-        """Ends the process."""
+        """Ends the process that writes."""
         if self._process is not None:
             self._stop()
 
     def _stop(self):
         with contextlib.suppress(OSError):
-            self._connection.send(None)  # a forked process may keep the other end open
+            self._connection.send(None)  # a forked process may keep a copy of this end open
         self._connection.close()
         process, self._process = self._process, None
         assert process is not None

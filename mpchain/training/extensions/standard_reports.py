@@ -1,4 +1,4 @@
-"""The reports that most programs want, in one line."""
+"""A function that adds the reports that most programs need."""
 
 import argparse
 from collections.abc import Iterable, Mapping
@@ -25,15 +25,17 @@ def standard_reports(
     """Adds a log, a table, a progress bar and closing lines to a trainer.
 
     These are :class:`LogReport`, :class:`PrintReport`, :class:`ProgressBar` and
-    :class:`ClosingReport`. On several ranks, call it on all of them: rank 0 shows and writes.
+    :class:`ClosingReport`. On several ranks, call the function on all of them: rank 0 prints and
+    writes.
 
     Args:
         trainer: the trainer.
-        columns: names of the values in the table; None means all that are logged.
-        trigger: when to log, and to print a row.
-        snapshots: when rank 0 saves the trainer, whose state must be the same on all ranks, by
-            :class:`snapshot`: the last two are kept, and Ctrl-C leaves one. None: never.
-        arguments: the program's arguments, to be saved by :class:`Hyperparameters`; if they have
+        columns: names of the values in the table; None means all logged values.
+        trigger: determines when an entry is logged and a row is printed.
+        snapshots: determines when rank 0 saves the trainer, whose state must be the same on all
+            ranks, by :class:`snapshot`; the last two snapshots are kept, and Ctrl-C saves one. None
+            means never.
+        arguments: the program's arguments, which :class:`Hyperparameters` saves; if they have
             ``resume``, Ctrl-C prints the command that continues.
 
     Example:

@@ -25,20 +25,20 @@ class ParameterStatistics(Extension):
     """Observes statistics of the parameters of links, as means over an interval of iterations.
 
     The values are named ``'link/path/of/W/data/mean'`` and ``'link/path/of/W/grad/mean'``, where
-    ``link`` is the link's ``name`` (as in Chainer ``'None'`` for a link that has none, such as the
-    model itself). Those of a statistic that is an array are numbered: ``'.../percentile/3'``.
+    ``link`` is the link's ``name`` (as in Chainer ``'None'`` for a link without a name, such as the
+    model itself). If a statistic is an array, its elements are numbered: ``'.../percentile/3'``.
 
     Args:
         links: link whose parameters are observed, or an iterable of links.
-        statistics: functions of an array that return a scalar or an array, by name; or
-            ``'default'`` for :attr:`default_statistics`. Neither is affected by
-            :meth:`register_statistics`, which changes this extension only.
+        statistics: dict from name to a function of an array that returns a scalar or an array; or
+            ``'default'`` for :attr:`default_statistics`. :meth:`register_statistics` changes
+            neither the dict nor the defaults, only this extension.
         report_params: whether to observe the parameters.
-        report_grads: whether to observe their gradients, if they exist.
-        prefix: put before each name, with a slash.
+        report_grads: whether to observe the gradients of the parameters, if they exist.
+        prefix: text that is put before each name, with a slash.
         trigger: the interval; see :func:`get_trigger`.
         skip_nan_params: whether the statistics of an array that contains NaN are NaN, one value
-            each, without a call of their functions.
+            each, without calling their functions.
 
     Attributes:
         default_statistics (dict): ``mean``, ``std``, ``min``, ``max``, ``zeros`` (the number of
@@ -81,10 +81,10 @@ class ParameterStatistics(Extension):
         self._means = IntervalMeans(trigger, [])
 
     def register_statistics(self, name: str, function: Callable[[Array], Any]) -> None:
-        """Adds a statistic, or replaces one.
+        """Adds a statistic, or replaces the statistic of that name.
 
         Args:
-            name: its name.
+            name: the name of the statistic.
             function: function of an array (on the device of the parameter) that returns a scalar
                 or an array.
         """
@@ -140,22 +140,22 @@ def percentiles(array: Array, ranks: Sequence[float]) -> Array:
 class VariableStatisticsPlot(FigureWriter):
     """Plots mean, standard deviation and percentiles of variables against the iteration.
 
-    The statistics of each variable are taken at each call and averaged over the variables. The
-    image is drawn with matplotlib (``pip install 'mpchain[plot]'``); without it the extension only
-    warns. A resumed run keeps the earlier points. The file of an earlier run is kept, and other
-    jobs are refused, as by :class:`LogReport`.
+    The statistics of each variable are computed at each call and averaged over the variables. The
+    image is drawn with matplotlib (``pip install 'mpchain[plot]'``); without matplotlib the
+    extension only warns. A resumed run keeps the earlier points. The file of an earlier run is
+    kept, and other jobs are refused, as :class:`LogReport` does.
 
     Args:
         targets: Variable (such as a parameter), or an iterable of Variables.
-        max_sample_size: maximum number of points in time. When it is exceeded, every other point
-            is dropped, and from then on only every other call adds one. (Chainer drops them at
-            random.)
+        max_sample_size: maximum number of points in time. When it is exceeded, every other point is
+            dropped, and from then on only every other call adds a point. (Chainer drops random
+            points.)
         report_data: whether to plot the variables' values.
-        report_grad: whether to plot their gradients, if they exist.
+        report_grad: whether to plot the gradients of the variables, if they exist.
         plot_mean: whether to plot the mean.
         plot_std: whether to plot the standard deviation.
         percentile_sigmas: the percentile, or percentiles, to plot, from 0 to 100.
-        trigger: when to write the image; see :func:`get_trigger`.
+        trigger: determines when the image is written; see :func:`get_trigger`.
         filename: name of the file in the trainer's folder; its ending is the format (PNG, SVG,
             PDF). ``file_name`` is another name of this argument.
         figsize: (width, height) of the image in inches.
@@ -164,7 +164,7 @@ class VariableStatisticsPlot(FigureWriter):
 
     Raises:
         TypeError: a target is not a Variable.
-        ValueError: nothing is to be plotted, or ``max_sample_size`` is below 2.
+        ValueError: all kinds of plots are switched off, or ``max_sample_size`` is below 2.
 
     Example:
         >>> trainer, model = testing.get_trainer_with_mock_updater(), L.Linear(3, 2)
@@ -206,11 +206,14 @@ class VariableStatisticsPlot(FigureWriter):
         self._rows = ["mean"] * bool(plot_mean) + ["std"] * bool(plot_std)
         self._rows += ["percentile"] * bool(self._percentiles)
         if not self._kinds or not self._rows:
-            raise ValueError("VariableStatisticsPlot: the arguments leave nothing to be plotted")
+            raise ValueError(
+                "VariableStatisticsPlot: at least one of report_data and report_grad, and one of "
+                "plot_mean, plot_std and percentile_sigmas, must be set"
+            )
         self._trigger = get_trigger(trigger)
         self._figsize, self._marker, self._grid = figsize, marker, grid
         self._n_calls, self._stride = 0, 1
-        self._samples = []  # [iteration, {kind: [mean, std, percentiles ...]}]
+        self._samples = []  # lists [iteration, {kind: [mean, std, percentiles ...]}]
 
     def __call__(self, trainer: Trainer) -> None:
         """Records the statistics; plots if the trigger fires."""
@@ -228,7 +231,8 @@ class VariableStatisticsPlot(FigureWriter):
             self._stride *= 2
 
     def _statistics(self, kind):
-        """Returns mean, deviation and percentiles, averaged over the variables; or None."""
+        """Returns means, deviations and percentiles, averaged over variables; None without
+        arrays."""
         arrays = [getattr(target, kind) for target in self._targets]
         rows = [self._row(array) for array in arrays if array is not None and array.size]
         return np.mean(rows, axis=0).tolist() if rows else None

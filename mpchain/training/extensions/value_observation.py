@@ -27,7 +27,7 @@ def observe_value(
     """
 
     @make_extension(trigger=(1, "epoch"), priority=PRIORITY_WRITER)
-    def _observe_value(trainer):  # Chainer's snapshots use this function's name
+    def _observe_value(trainer):  # Chainer's snapshots use the name of this function
         trainer.observation[observation_key] = target_func(trainer)
 
     return _observe_value
@@ -54,7 +54,7 @@ def observe_lr(
 class MicroAverage(Extension):
     """Observes the quotient of the sums of two observed values over an interval of iterations.
 
-    For example, it turns sums over batches of different sizes into a mean over samples.
+    For example, it computes a mean over samples from sums over batches of different sizes.
 
     Args:
         numerator_key: name of the value to sum in the numerator.
@@ -99,7 +99,7 @@ class MicroAverage(Extension):
         if len(missing) == 1:
             raise KeyError(
                 f"MicroAverage: {missing[0]!r} was not reported at iteration "
-                f"{trainer.updater.iteration}, unlike its counterpart"
+                f"{trainer.updater.iteration}, but the other value was; report both or neither"
             )
         if not missing:
             numerator, denominator = (_as_number(observation[key]) for key in self._keys)

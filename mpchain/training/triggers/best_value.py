@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 class BestValueTrigger:
     """Fires when the mean of a reported value over an interval is the best so far.
 
-    The first mean is the best so far; NaN never is.
+    The first mean counts as the best so far; NaN never does.
 
     Args:
         key: name of the value in the trainer's observation, such as ``'validation/main/loss'``.
-        compare: function of the best value so far and a new one that returns whether the new one
-            is better.
+        compare: function of the best value so far and a new value that returns whether the new
+            value is better.
         trigger: the interval; see :func:`get_trigger`.
 
     Example:
@@ -50,7 +50,7 @@ class BestValueTrigger:
         if self.key not in means:
             raise KeyError(
                 f"{type(self).__name__}: {self.key!r} was not reported in the interval that ends "
-                f"at iteration {trainer.updater.iteration}; reported there: "
+                f"at iteration {trainer.updater.iteration}; the values reported there are: "
                 f"{listing(trainer.observation)}"
             )
         value, best = float(means[self.key]), self.best_value

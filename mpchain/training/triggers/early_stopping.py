@@ -18,16 +18,16 @@ class EarlyStoppingTrigger:
     """Fires when a reported value has not improved for a number of checks, or at a limit.
 
     Args:
-        check_trigger: when to compare; see :func:`get_trigger`. What is compared is the mean
-            since the last check.
+        check_trigger: determines when the value is compared; see :func:`get_trigger`. The mean
+            since the last check is compared.
         monitor: name of the value in the trainer's observation.
         patience: number of checks in a row without improvement; None means 3.
-        mode: ``'max'`` or ``'min'``: what is better; ``'auto'`` means ``'max'`` for a name that
-            contains ``accuracy``, else ``'min'``.
-        verbose: whether to print a line when it fires.
+        mode: whether greater (``'max'``) or smaller (``'min'``) values are better; ``'auto'`` means
+            ``'max'`` for a name that contains ``accuracy``, and otherwise ``'min'``.
+        verbose: whether to print a line when the trigger fires.
         max_trigger: the limit; see :func:`get_trigger`.
         restore_best: whether to restore the models of all optimizers, when the trigger fires, to
-            their state at the best check. Until then that state is kept in the host's memory, and
+            their state at the best check. Until then, this state is kept in host memory and saved
             in snapshots.
 
     Example:
@@ -68,8 +68,8 @@ class EarlyStoppingTrigger:
 
         A check before which the value was not reported is left out, with a warning.
         """
-        # Both triggers are called each time, because each compares progress with that at its last
-        # call.
+        # Both triggers are called each time, because each of them compares the progress with the
+        # progress at its last call.
         is_over, means = self._max_trigger(trainer), self._means(trainer)
         fires = (means is not None and self._check(trainer, means)) or is_over
         if fires and self._best_models:
@@ -80,7 +80,7 @@ class EarlyStoppingTrigger:
         if self.monitor not in means:
             warnings.warn(
                 f"EarlyStoppingTrigger: {self.monitor!r} was not reported before the check at "
-                f"iteration {trainer.updater.iteration}; reported there: "
+                f"iteration {trainer.updater.iteration}; the values reported there are: "
                 f"{listing(trainer.observation)}",
                 stacklevel=3,
             )
@@ -95,18 +95,19 @@ class EarlyStoppingTrigger:
         fires = self.count >= self.patience
         if fires and self.verbose:
             print(
-                f"training ends early, after {trainer.updater.epoch} epochs: {self.monitor} was "
-                f"best {self.count} checks ago: {self.best:g}"
+                f"training ends early, after {trainer.updater.epoch} epochs: the best "
+                f"{self.monitor} was {self.best:g}, {self.count} checks ago"
             )
         return fires
 
     def get_training_length(self) -> tuple[float, str] | None:
-        """Returns the limit as ``(length, unit)``, or None if ``max_trigger`` does not know it."""
+        """Returns the limit as ``(length, unit)``, or None if ``max_trigger`` has no known
+        limit."""
         return interval.training_length(self._max_trigger)
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the best value and models, the count, the triggers and the sum."""
-        # Chainer saves no state of its trigger.
+        # Chainer saves no state of its trigger, so these entries are optional.
         self.count = serialize_optional(serializer, "count", self.count)
         self.best = serialize_optional(serializer, "best", self.best)
         self._means.serialize(serializer, serialize_part_if_stored, "check_trigger", "summary")

@@ -13,20 +13,21 @@ if TYPE_CHECKING:
     from mpchain.training.updaters.updater import Updater
 
 Trigger: TypeAlias = Callable[["Trainer"], bool]
-"""A function of the trainer that decides when to call an extension, or when to stop."""
+"""The type of a function of the trainer that returns whether to call an extension, or to stop."""
 
 TriggerLike: TypeAlias = tuple[float, str] | Trigger | None
-"""Argument of :func:`get_trigger`: ``(period, unit)``, a trigger, or None for never."""
+"""The type of a trigger's specification: ``(period, unit)``, a trigger, or None for never."""
 
 UNITS = ("epoch", "iteration")
 
-# An epoch's progress is a quotient: 3 batches of 10 in 100 samples, over a period of 0.1 epochs,
-# is 2.9999999999999996. A period counts as reached within this relative tolerance.
+# The progress within an epoch is a quotient, so rounding may put it below a multiple: after 3
+# batches of 10 in 100 samples, it is 2.9999999999999996 periods of 0.1. A period counts as reached
+# within this relative tolerance.
 TOLERANCE = 1e-9
 
 
 def progress(updater: "Updater", unit: str) -> float:
-    """Returns the number of completed epochs (with the fraction of the current) or iterations."""
+    """Returns the completed epochs (with the fraction of the current epoch) or iterations."""
     return updater.epoch_detail if unit == "epoch" else updater.iteration
 
 
@@ -36,7 +37,7 @@ def has_reached(updater: "Updater", length: float, unit: str) -> bool:
 
 
 def training_length(trigger: TriggerLike) -> tuple[float, str] | None:
-    """Returns ``(length, unit)`` for a stop trigger that knows when it fires, else None.
+    """Returns ``(length, unit)`` of a stop trigger that knows when it will fire, or None.
 
     Example:
         >>> training_length(IntervalTrigger(20, "epoch"))
@@ -47,14 +48,14 @@ def training_length(trigger: TriggerLike) -> tuple[float, str] | None:
 
 
 def get_trigger(trigger: TriggerLike) -> Trigger:
-    """Returns the trigger of a specification.
+    """Returns the trigger for a specification.
 
     Args:
         trigger: ``(period, unit)``, which means an :class:`IntervalTrigger`; a function of the
             trainer; or None, which means never.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: ``trigger`` is none of these.
         ValueError: the period or the unit is wrong.
 
     Example:
@@ -74,7 +75,7 @@ def get_trigger(trigger: TriggerLike) -> Trigger:
 
 
 class ProgressTrigger:
-    """Base of triggers that compare the progress of training with that at their last call.
+    """Base of triggers that compare the progress of training with the progress at their last call.
 
     Args:
         unit: ``'epoch'`` or ``'iteration'``.
@@ -88,9 +89,10 @@ class ProgressTrigger:
         self._previous = {"epoch": 0.0, "iteration": 0}
 
     def advance(self, trainer: "Trainer") -> tuple[float, float]:
-        """Returns the progress in ``unit`` at the last call (0 at first), and now."""
+        """Returns the progress in ``unit`` at the last call (0 before the first call), and now."""
         previous = self._previous[self.unit]
-        # Both units are kept, so that a snapshot can be resumed with a trigger of the other unit.
+        # The progress is kept in both units, so that a snapshot can be resumed with a trigger of
+        # the other unit.
         self._previous = {unit: progress(trainer.updater, unit) for unit in UNITS}
         return previous, self._previous[self.unit]
 
@@ -103,8 +105,8 @@ class ProgressTrigger:
         for unit, done in self._previous.items():
             if not (is_real(done) and 0 <= done < math.inf):
                 raise SerializationError(
-                    f"{type(self).__name__}: the saved progress in {unit}s is {done!r}, but must "
-                    "be a finite number not below 0"
+                    f"{type(self).__name__}: the saved progress in {unit}s must be a finite number "
+                    f"of at least 0, not {done!r}"
                 )
 
 
@@ -136,7 +138,7 @@ class IntervalTrigger(ProgressTrigger):
         return before != now or getattr(trainer, "calls_all", False)
 
     def get_training_length(self) -> tuple[float, str]:
-        """Returns ``(period, unit)``, the time when the trigger first fires."""
+        """Returns ``(period, unit)``, the progress at which the trigger first fires."""
         return self.period, self.unit
 
     def __repr__(self) -> str:
@@ -147,8 +149,8 @@ class IntervalMeans:
     """Means of reported values over the iterations of an interval.
 
     Args:
-        trigger: fires where an interval ends; see :func:`get_trigger`.
-        keys: names of the values; None means all that are reported.
+        trigger: trigger that fires where an interval ends; see :func:`get_trigger`.
+        keys: names of the values; None means all reported values.
 
     Example:
         >>> trainer = testing.get_trainer_with_mock_updater()
@@ -165,11 +167,11 @@ class IntervalMeans:
         self._summary = DictSummary()
 
     def add(self, values: Mapping[str, Any]) -> None:
-        """Adds values; see :meth:`mpchain.DictSummary.add`."""
+        """Adds values to the means; see :meth:`mpchain.DictSummary.add`."""
         self._summary.add(values)
 
     def __call__(self, trainer: "Trainer") -> dict[str, Any] | None:
-        """Adds the observation; returns the means if an interval ends here, else None."""
+        """Adds the observation; returns the means if an interval ends here, or None."""
         observation = trainer.observation
         keys = observation if self._keys is None else self._keys
         self.add({key: observation[key] for key in keys if key in observation})

@@ -58,7 +58,7 @@ class OnceTrigger:
 
     @property
     def finished(self) -> bool:
-        """Whether the trigger has fired and will not again."""
+        """Whether the trigger has fired and will not fire again."""
         return not (self._is_first or self._is_resumed)
 
     def __call__(self, trainer: "Trainer") -> bool:
@@ -68,7 +68,7 @@ class OnceTrigger:
         return fires
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores whether the first call is still to come."""
+        """Saves or restores whether the trigger has not fired yet."""
         self._is_first = bool(serializer("_flag_first", self._is_first))
 
 
@@ -76,7 +76,7 @@ class TimeTrigger:
     """Fires each time that training has lasted a multiple of a period.
 
     Args:
-        period: seconds, greater than 0.
+        period: length of the period in seconds, greater than 0.
 
     Example:
         >>> trainer = testing.get_trainer_with_mock_updater()

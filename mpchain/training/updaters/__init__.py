@@ -7,7 +7,7 @@ from mpchain.training.updaters.parallel import ParallelUpdater as ParallelUpdate
 from mpchain.training.updaters.standard import StandardUpdater as StandardUpdater
 from mpchain.training.updaters.updater import Updater as Updater
 
-if TYPE_CHECKING:  # type checkers see the names that __getattr__ imports from a higher layer
+if TYPE_CHECKING:  # __getattr__ imports these names from a higher layer
     from mpchain.distributed.multiprocess_parallel import (
         MultiprocessParallelUpdater as MultiprocessParallelUpdater,
     )

@@ -26,21 +26,22 @@ class ParallelUpdater(StandardUpdater):
     Each device has a copy of the model and every n-th sample of a batch. Gradients, and the values
     that the model reports, are means over the samples of all devices, as if one device had computed
     the whole batch. (Chainer added up the devices' mean gradients, so that the learning rate
-    depended on the number of devices, and reported each device's values.) The optimizer steps on
-    the main device, and its parameters and persistent values are copied to the other devices. The
-    main device computes in the calling thread, each other one in a separate thread.
+    depended on the number of devices, and reported each device's values.) The optimizer updates the
+    parameters on the main device; they and the persistent values are then copied to the other
+    devices. The main device computes in the calling thread, each other device in a separate thread.
 
     Args:
         iterator, optimizer, converter, loss_scale, auto_new_epoch: see :class:`StandardUpdater`.
-        models: the model of each device by name; ``'main'`` is the optimizer's target. None copies
-            that to each of ``devices``.
-        devices: the devices by the same names, with a ``'main'``. None means the models' devices.
-        loss_func: the model, one of its links, or a method of one; each device calls that of its
-            own copy. None means the model.
+        models: dict from name to the model of each device; ``'main'`` is the optimizer's target.
+            None copies the target to each of ``devices``.
+        devices: dict from the same names, with a ``'main'``, to devices. None means the models'
+            devices.
+        loss_func: the model, one of its links, or a method of the model or of a link; each device
+            calls the counterpart in its own copy. None means the model.
 
     Raises:
         ValueError: both models and devices are None, their names differ or lack ``'main'``, or the
-            main model is not the optimizer's target.
+            main model is not the target of the optimizer.
 
     Example:
         >>> from mpchain import iterators
@@ -101,8 +102,8 @@ class ParallelUpdater(StandardUpdater):
                 is_method = owner is not self.loss_func
                 return getattr(counterpart, self.loss_func.__name__) if is_method else counterpart
         raise ValueError(
-            "ParallelUpdater: loss_func must be the model, one of its links, or a method of one, "
-            "so that each device can use its own copy"
+            "ParallelUpdater: loss_func must be the model, one of its links, or a method of "
+            "either, so that each device can use its own copy"
         )
 
     def _take_over_parameters(self):
@@ -120,7 +121,8 @@ class ParallelUpdater(StandardUpdater):
         parts = {name: part for name, part in parts.items() if part}
         scales = {name: _scaled(optimizer, len(p) / len(batch)) for name, p in parts.items()}
         if any(not param.is_initialized for param in self._models["main"].params()):
-            # The other devices need the parameters that the forward pass initializes.
+            # The forward pass on the main device initializes parameters, which the other devices
+            # need.
             observed = self._compute_on_main(parts["main"], scales["main"])
             self._take_over_parameters()
             futures = self._start_others(parts, scales)
@@ -175,9 +177,9 @@ class ParallelUpdater(StandardUpdater):
 
 
 def _check_names(models, devices) -> Any:
-    """Returns the dict of devices, in which None means the model's device."""
+    """Checks names; returns the dict of devices, in which None means the model's device."""
     if models is None and devices is None:
-        raise ValueError("ParallelUpdater: models or devices must be given")
+        raise ValueError("ParallelUpdater: pass models or devices, or both")
     for kind, parts in (("models", models), ("devices", devices)):
         if parts is not None and "main" not in parts:
             raise ValueError(f"ParallelUpdater: {kind} must have a 'main', not only {list(parts)}")
@@ -192,6 +194,6 @@ def _check_names(models, devices) -> Any:
 
 
 def _scaled(optimizer, share):
-    """Returns a part's share of the samples, times the loss scale."""
+    """Returns a device's share of the samples, times the loss scale."""
     scale = optimizer.loss_scale
     return share if scale is None else share * scale

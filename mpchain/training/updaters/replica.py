@@ -1,4 +1,4 @@
-"""Parts of updaters for several devices: gradients of one device, and reports."""
+"""Functions of updaters for several devices: gradients of one device, and means of reports."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -20,17 +20,18 @@ def compute_gradients(
     loss_scale: float | None,
     scope: Callable[[dict[str, Any]], contextlib.AbstractContextManager],
 ) -> dict[str, Any]:
-    """Sets the gradients of ``model`` to those of the loss, times ``loss_scale`` unless None.
+    """Sets the gradients of ``model`` to the gradients of the loss, times ``loss_scale``.
 
     Args:
-        model: its gradients are cleared before.
+        model: the model, whose gradients are cleared first.
         loss_func: function that returns the loss.
-        make_batch: function that returns its arguments, as a converter does.
-        loss_scale: factor on the gradients, or None.
-        scope: returns a context manager in which reports are collected in its argument.
+        make_batch: function that returns the arguments of ``loss_func``, as a converter does.
+        loss_scale: factor of the gradients; None means 1.
+        scope: function of a dict that returns a context manager, which collects reports in the
+            dict.
 
     Returns:
-        The reported values.
+        A dict of the reported values.
 
     Example:
         >>> model, batch = L.Linear(2, 1), np.ones((3, 2), np.float32)
@@ -52,7 +53,7 @@ def compute_gradients(
 
 
 def as_host_values(observation: dict[str, Any]) -> dict[str, Any]:
-    """Returns the scalars of an observation (those with weights are pairs), on the host.
+    """Returns the scalars of an observation, in host memory; values with weights are pairs.
 
     Example:
         >>> as_host_values({"loss": Variable(np.array(2.0)), "image": np.zeros((3, 3))})
@@ -82,8 +83,8 @@ def mean_observation(parts: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, A
     """Returns the means of the devices' reported values over their samples.
 
     Args:
-        parts: pairs of a number of samples and the observation. Values that are not scalars, or
-            that only the first device has, stay unchanged there.
+        parts: pairs of a number of samples and an observation. Values that are not scalars, or that
+            only the first device reports, stay unchanged.
 
     Example:
         >>> mean_observation([(3, {"loss": 1.0}), (1, {"loss": 5.0})])
@@ -100,7 +101,7 @@ def mean_observation(parts: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, A
 
 
 def collecting(observation: dict[str, Any]) -> contextlib.AbstractContextManager:
-    """Context manager: makes the current reporter, if any, collect in ``observation``.
+    """Context manager: makes the current reporter, if there is one, collect in ``observation``.
 
     Example:
         >>> observation = {}

@@ -22,36 +22,36 @@ class StandardUpdater(Updater):
     """Updates the target of one optimizer with the batches of one iterator.
 
     One iteration is :meth:`update_core`, which subclasses override, as a whole or in its steps:
-    :meth:`next_batch`, :meth:`convert` and :meth:`step`. With several iterators or optimizers,
-    given as dicts, those named ``'main'`` are used unless :meth:`update_core` is overridden.
+    :meth:`next_batch`, :meth:`convert` and :meth:`step`. If iterators or optimizers are passed as
+    dicts, only ``'main'`` is used unless :meth:`update_core` is overridden.
 
     Args:
         iterator: iterator over the training data, or a dict of iterators with a ``'main'``.
         optimizer: optimizer that was set up with its model, or a dict of optimizers.
         converter: function of a batch (list of samples) and a device that returns the arguments
             of the loss function: an array, a tuple (positional) or a dict (keywords).
-        device: device to which the models are moved and batches are sent; None leaves both where
-            they are.
+        device: device to which the models are moved and batches are sent; None moves neither.
         loss_func: function of the converted batch that returns the loss; None means the
             optimizer's target.
-        loss_scale: factor on the loss while gradients are computed, which keeps float16
-            gradients from vanishing; passed to every optimizer.
+        loss_scale: factor of the loss while gradients are computed, which keeps float16 gradients
+            from vanishing; it is set on every optimizer.
         auto_new_epoch: whether the main optimizer's ``new_epoch`` is called at the end of each
             sweep over the main iterator's data.
         input_device: device to which batches are sent, if not ``device``.
-        graph: record updates and replay them, as :func:`mpchain.capture` does. What cannot be
-            replayed runs normally, and a warning says why.
+        graph: whether to record updates and replay them, as :func:`mpchain.capture` does. An update
+            that cannot be replayed runs normally, and a warning says why.
 
     Attributes:
-        converter: the converter.
-        loss_func: the loss function, or None.
-        iteration: number of updates done.
-        auto_new_epoch: see above.
-        captured: the captured step, whose ``reason`` says why the latest update was no replay; None
-            without ``graph=True``.
+        converter: the argument of the same name.
+        loss_func: the argument of the same name.
+        iteration: number of completed updates.
+        auto_new_epoch: the argument of the same name.
+        captured: the captured step, whose ``reason`` says why the latest update was not replayed;
+            None without ``graph=True``.
 
     Raises:
-        TypeError: an iterator is not an iterator, or an optimizer not an optimizer.
+        TypeError: an element of ``iterator`` is not an iterator, or one of ``optimizer`` not an
+            optimizer.
         ValueError: no iterator is named ``'main'``, or an optimizer was not set up.
         MissingAnnexError: ``graph=True``, but :mod:`mpchain.annexes` does not list ``captured``.
 
@@ -98,15 +98,16 @@ class StandardUpdater(Updater):
                 each.use_auto_new_epoch = True
 
     def _capture(self):
-        """The object that replays updates; None, with a warning, for unsupported optimizers."""
+        """Returns the object that replays updates; warns and returns None for unsupported
+        optimizers."""
         main = self._optimizers["main"]
         kind, kind_of_updater = type(main).__name__, type(self).__name__
         if isinstance(main.actual_optimizer, GradientMethod):
             captured = annexes.load("captured", "captured", f"{kind_of_updater}: graph=True")
             return captured.capture(self._update_optimizer)
         warnings.warn(
-            f"{kind_of_updater}: graph=True has no effect with a {kind}: updates are replayed "
-            "for optimizers that derive from GradientMethod",
+            f"{kind_of_updater}: graph=True has no effect with a {kind}: only updates of "
+            "optimizers that derive from GradientMethod can be replayed",
             stacklevel=3,
         )
         return None
@@ -137,42 +138,43 @@ class StandardUpdater(Updater):
                 )
 
     def connect_trainer(self, trainer: Any) -> None:
-        """Tells multi-node optimizers, which write a report into its folder if a rank fails."""
+        """Connects multi-node optimizers, which write a report to the trainer's folder if a rank
+        fails."""
         for optimizer in self._optimizers.values():
             optimizer.connect_trainer(trainer)
 
     @property
     def device(self) -> Device | None:
-        """The device that the models were moved to, or None."""
+        """The device to which the models were moved, or None."""
         return self._device
 
     @property
     def input_device(self) -> Device | None:
-        """The device that batches are sent to, or None."""
+        """The device to which batches are sent, or None."""
         return self._device if self._input_device is None else self._input_device
 
     @property
     def epoch(self) -> int:
-        """Number of sweeps of the main iterator done."""
+        """The number of completed sweeps over the data of the main iterator."""
         return self._iterators["main"].epoch
 
     @property
     def epoch_detail(self) -> float:
-        """Number of sweeps of the main iterator done, with the fraction of the current one."""
+        """The number of completed sweeps over the data, with the fraction of the current sweep."""
         return self._iterators["main"].epoch_detail
 
     @property
     def previous_epoch_detail(self) -> float | None:
-        """:attr:`epoch_detail` before the latest batch; None before the first."""
+        """:attr:`epoch_detail` before the latest batch; None before the first batch."""
         return self._iterators["main"].previous_epoch_detail
 
     @property
     def is_new_epoch(self) -> bool:
-        """Whether the latest batch finished a sweep of the main iterator."""
+        """Whether the latest batch finished a sweep over the data of the main iterator."""
         return self._iterators["main"].is_new_epoch
 
     def get_iterator(self, name: str) -> Iterator:
-        """Returns the iterator of that name."""
+        """Returns the iterator with a name."""
         return find_part(self._iterators, name, f"{type(self).__name__}.get_iterator", "iterator")
 
     def agree_on_signal(self, number: int | None) -> int | None:
@@ -191,22 +193,23 @@ class StandardUpdater(Updater):
         return None
 
     def get_optimizer(self, name: str) -> Any:
-        """Returns the optimizer of that name."""
+        """Returns the optimizer with a name."""
         return find_part(
             self._optimizers, name, f"{type(self).__name__}.get_optimizer", "optimizer"
         )
 
     def get_all_optimizers(self) -> dict[str, Any]:
-        """Returns a dict of all optimizers by name."""
+        """Returns a dict from name to each optimizer."""
         return dict(self._optimizers)
 
     def update(self) -> None:
-        """Does one iteration and counts it."""
+        """Runs one iteration and counts it."""
         self.update_core()
         self.iteration += 1
 
     def update_core(self) -> None:
-        """Takes the next batch, updates the main optimizer's target with it, ends the epoch."""
+        """Gets the next batch, updates the main optimizer's target, and ends an epoch if it is
+        complete."""
         self.step(self.next_batch())
         self.finish_epoch()
 
@@ -231,8 +234,8 @@ class StandardUpdater(Updater):
     def step(self, batch: list[Any]) -> None:
         """Updates the main optimizer's target with one batch (a list of samples).
 
-        Sets the optimizer's ``n_samples``, by which optimizers of several processes weight their
-        gradients.
+        The method sets the optimizer's ``n_samples``, by which optimizers of several processes
+        weight their gradients.
         """
         optimizer = self.get_optimizer("main")
         optimizer.n_samples = len(batch)
@@ -259,12 +262,13 @@ class StandardUpdater(Updater):
         for name, iterator in self._iterators.items():
             iterator.serialize(serializer[f"iterator:{name}"])
         for name, optimizer in self._optimizers.items():
-            # The model comes first: an optimizer's state has the shapes of its parameters.
+            # The model is serialized first, because an optimizer's state has the shapes of its
+            # parameters.
             optimizer.target.serialize(serializer[f"model:{name}"])
             optimizer.serialize(serializer[f"optimizer:{name}"])
         self.iteration = serializer("iteration", self.iteration)
         if not 0 <= self.iteration < 2**53:
             raise SerializationError(
-                f"{type(self).__name__}: the saved iteration is {self.iteration}, but must be from "
-                "0 to 2**53"
+                f"{type(self).__name__}: the saved iteration must be from 0 to 2**53, not "
+                f"{self.iteration}"
             )

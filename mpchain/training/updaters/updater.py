@@ -11,9 +11,9 @@ class Updater:
     """Base of updaters.
 
     Attributes:
-        iteration: number of updates done.
-        epoch: number of sweeps over the training data done.
-        epoch_detail: the same with the fraction of the current sweep.
+        iteration: number of completed updates.
+        epoch: number of completed sweeps over the training data.
+        epoch_detail: number of completed sweeps, with the fraction of the current sweep.
 
     Example:
         >>> class Countdown(training.Updater):
@@ -30,29 +30,30 @@ class Updater:
     epoch_detail: float
 
     def connect_trainer(self, trainer: Any) -> None:
-        """Called once by the trainer that will run the updater."""
+        """Connects the updater to a trainer; called once by the trainer that will run the
+        updater."""
 
     def update(self) -> None:
-        """Does one iteration."""
+        """Runs one iteration."""
         raise NotImplementedError(f"{type(self).__name__} does not implement update")
 
     def finalize(self) -> None:
-        """Called once when training has ended, to release resources."""
+        """Releases resources; called once, when training has ended."""
 
     def get_optimizer(self, name: str) -> Any:
-        """Returns the optimizer of that name."""
+        """Returns the optimizer with a name."""
         raise NotImplementedError(f"{type(self).__name__} does not implement get_optimizer")
 
     def get_all_optimizers(self) -> dict[str, Any]:
-        """Returns a dict of all optimizers by name."""
+        """Returns a dict from name to each optimizer."""
         raise NotImplementedError(f"{type(self).__name__} does not implement get_all_optimizers")
 
     def agree_on_signal(self, number: int | None) -> int | None:
         """Returns the signal that ends training; called before each iteration, and after the last.
 
-        An updater of several processes overrides it so that all of them end after the same
-        iteration, although they receive a signal at different times. It may return the signal one
-        iteration later than it was given it.
+        An updater of several processes overrides this method so that all processes end after the
+        same iteration, although they receive a signal at different times. It may return the signal
+        in the iteration after the one in which it got the signal.
 
         Args:
             number: the signal (SIGINT or SIGTERM) that this process has received, or None.
@@ -63,7 +64,7 @@ class Updater:
         return number
 
     def rank_times(self) -> np.ndarray | None:
-        """Returns for how long each rank has worked, and waited for others, so far.
+        """Returns the seconds that each rank has worked, and has waited for other ranks, so far.
 
         Returns:
             Seconds, a float64 array of shape (2, number of ranks), the same on all ranks; None in

@@ -289,7 +289,7 @@ def test_what_is_no_regular_file_is_damaged(make, file, tmp_path):
         save_as(tmp_path, [Numbers(x=iteration)], iteration)
     (tmp_path / "iteration_9" / file).unlink()
     make(tmp_path / "iteration_9" / file)
-    with pytest.warns(RuntimeWarning, match=f"{file} is damaged: it is no regular file"):
+    with pytest.warns(RuntimeWarning, match=f"{file} is damaged: it is not a regular file"):
         assert load_checkpoint(tmp_path, target, Communicator()) == 1
     assert target.values == {"x": 1}
 

@@ -60,14 +60,12 @@ def test_unknown_name():
 @pytest.mark.skipif(cuda.available, reason="needs a host without a GPU")
 @pytest.mark.parametrize("name", ["pure_nccl", "hierarchical", "two_dimensional", "single_node"])
 def test_names_for_gpus_without_gpu(name):
-    with pytest.raises(
-        RuntimeError, match=f"create_communicator: '{name}' moves arrays between GPUs: a GPU is"
-    ):
+    with pytest.raises(RuntimeError, match=f"create_communicator: '{name}' needs a GPU: a GPU is"):
         create_communicator(name)
 
 
 def test_gradient_dtype_needs_nccl():
-    with pytest.raises(ValueError, match="allreduce_grad_dtype is for NCCL communicators only"):
+    with pytest.raises(ValueError, match=r"allreduce_grad_dtype=.*needs a communicator of NCCL"):
         create_communicator("naive", allreduce_grad_dtype="float32")
 
 

@@ -519,7 +519,10 @@ def test_wrong_arrays_in_lists_and_messages(comm):
             comm.scatter(None)
     with pytest.raises(ValueError, match=r"^iallreduce: x must be contiguous, but has strides"):
         comm.iallreduce(xp.ones((2, 3)).T)
-    with pytest.raises(ValueError, match=r"^iallreduce: x must not be float16"):
+    with pytest.raises(
+        ValueError,
+        match=r"^iallreduce: x must be an array of a dtype that can be summed .* not float16",
+    ):
         comm.iallreduce(xp.ones(2, np.float16))
     with pytest.raises(ValueError, match=r"^ibcast: x must be contiguous, but has strides"):
         comm.ibcast(xp.ones((2, 3)).T)
@@ -569,7 +572,7 @@ def test_reduce_scatter_of_different_shapes(comm):
     if comm.size == 1:
         pytest.skip("needs two ranks with different shapes")
     with pytest.raises(
-        ValueError, match=r"reduce_scatter: the arrays for rank \d differ: rank 0: \(1,\)"
+        ValueError, match=r"reduce_scatter: .* same shape and dtype for rank \d: rank 0: \(1,\)"
     ):
         comm.reduce_scatter([xp.ones(comm.rank + 1)] * comm.size)
 

@@ -323,13 +323,13 @@ def test_equal_graphs_are_executed_in_the_same_order_on_all_ranks(comm):
 
 def test_the_communicator_must_be_one(comm):
     x = xp.ones(2)
-    with pytest.raises(TypeError, match="allreduce: the communicator must be a Communicator"):
+    with pytest.raises(TypeError, match="allreduce: comm must be a Communicator"):
         D.allreduce(x, comm)
-    with pytest.raises(TypeError, match=r"bcast: the communicator .* not ndarray"):
+    with pytest.raises(TypeError, match=r"bcast: comm must be .* not ndarray"):
         D.bcast(x, comm)
-    with pytest.raises(TypeError, match=r"send: the communicator .* not int"):
+    with pytest.raises(TypeError, match=r"send: comm must be .* not int"):
         D.send(0, x, 0)
-    with pytest.raises(TypeError, match=r"recv: the communicator .* not int"):
+    with pytest.raises(TypeError, match=r"recv: comm must be .* not int"):
         D.recv(0, comm)
 
 
@@ -378,7 +378,7 @@ def test_join_of_uneven_parts(comm):
         assert_array_equal(D.join(comm, xp.ones((5, 1))).array, xp.ones((5, 1)))
         return
     with pytest.raises(
-        ValueError, match=r"join: the ranks must have the parts that split makes, not \[0, 1"
+        ValueError, match=r"join: the ranks must pass parts of the sizes of split, not \[0, 1"
     ):
         D.join(comm, xp.ones((comm.rank, 1)))
 

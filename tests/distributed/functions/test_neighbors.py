@@ -155,7 +155,7 @@ def test_wrong_arguments(comm):
         with pytest.raises(ValueError, match=f"permute: each {argument} must be another rank"):
             D.permute(comm, x, pairs)
     for function, arguments in ((D.sendrecv, (0, 0)), (D.permute, ([],)), (D.shift, ())):
-        with pytest.raises(TypeError, match=f"{function.__name__}: the communicator must be a"):
+        with pytest.raises(TypeError, match=f"{function.__name__}: comm must be a"):
             function(x, comm, *arguments)
 
 
@@ -188,12 +188,12 @@ def test_variables_are_for_the_differentiable_functions(comm, name):
         return  # values of ranks other than the root are ignored
     x = mpchain.Variable(xp.ones(2))
     message = (
-        rf"^{name}: \w+ must be an array, not a Variable: mpchain.distributed.functions.{name}"
+        rf"^{name}: \w+ must be an array, not a Variable: .*mpchain.distributed.functions.{name}"
     )
     others = (0,) if name == "send" else ()
     with pytest.raises(TypeError, match=message):
         getattr(comm, name)(x, *others)
     with pytest.raises(TypeError, match=r"xs\[0\] must be an array.*functions.alltoall"):
         comm.alltoall([x] * comm.size)
-    with pytest.raises(TypeError, match=r"functions\.allreduce exchanges Variables"):
+    with pytest.raises(TypeError, match=r"functions\.allreduce, which takes Variables"):
         comm.iallreduce(x)

@@ -191,7 +191,7 @@ def test_pseudo_connect_returns_what_it_is_given():
         both = pseudo_connect(first, x, y)
         assert isinstance(both, tuple)
         assert_array_equal(both[1].array, y.array)
-    with pytest.raises(TypeError, match="pseudo_connect: actual_variables must be given"):
+    with pytest.raises(TypeError, match="pseudo_connect: pass at least one Variable"):
         pseudo_connect(delegate)
 
 

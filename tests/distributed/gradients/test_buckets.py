@@ -345,7 +345,7 @@ def test_parameters_that_differ_between_ranks(comm):
     reducer.watch(params)
     reducer.begin()
     if comm.rank > 0:
-        with pytest.raises(ValueError, match=f"on ranks 0 and {comm.rank} this differs for /c"):
+        with pytest.raises(ValueError, match=f"ranks 0 and {comm.rank} differ in /c"):
             reducer.finish()
     else:
         reducer.weight()
@@ -368,7 +368,7 @@ def test_after_a_step_that_an_exception_ended(comm, set_bucket_bytes):
         reducer.ready(param)
     assert begun
     with pytest.raises(
-        RuntimeError, match="an exception ended the previous step while gradients were"
+        RuntimeError, match="an exception ended the previous step while sums of gradients were"
     ):
         reducer.begin()
 

@@ -274,7 +274,7 @@ def test_batches_that_are_divided_otherwise(comm, n_more):
             updates(x[:5])
         texts = [str(w.message) for w in seen if "bits depend on their number" in str(w.message)]
         assert len(texts) == (made.size > 1 and made.rank == 0)
-        assert all("divide it by comm.batch(n)" in text for text in texts)
+        assert all("divide the batch by comm.batch(n)" in text for text in texts)
 
 
 @pytest.mark.parametrize("zero_fill", [False, True])
@@ -433,13 +433,15 @@ def test_what_update_cannot_cut(reproducible):
     optimizer = create_multi_node_optimizer(optimizers.SGD(), reproducible).setup(model)
     x = np.ones((3, 2), "float32")
     loss = lambda *args, **kwargs: F.mean(model(x))
-    with pytest.raises(ValueError, match=r"there must be some, .* lengths are: none. Pass"):
+    with pytest.raises(
+        ValueError, match=r"at least one must be passed, .* lengths are: none. Pass"
+    ):
         optimizer.update(loss)
     with pytest.raises(
         ValueError, match=r"lengths are: argument 0: 3, pair\[0\]: 3, pair\[1\]: 2. Pass"
     ):
         optimizer.update(loss, x, pair=(x, x[:2]))
-    with pytest.raises(ValueError, match="Variable that was computed before it"):
+    with pytest.raises(ValueError, match="Variable that was computed outside it"):
         optimizer.update(loss, model(x))
     optimizer.n_samples = 2
     with pytest.raises(ValueError, match="lengths are: argument 0: 3, for 2 samples"):
@@ -452,7 +454,7 @@ def test_models_of_other_optimizers_must_be_initialized(reproducible):
         create_multi_node_optimizer(optimizers.SGD(), reproducible).setup(link)
         for link in (model, other)
     )
-    with pytest.raises(RuntimeError, match="initialized parameters of a model of another optimize"):
+    with pytest.raises(RuntimeError, match="initialized parameters of another optimizer's mode"):
         optimizer.update(lambda x: F.sum(model(other(x))), np.ones((2, 3), "float32"))
 
 
@@ -460,15 +462,23 @@ def test_wrong_use(reproducible):
     model = L.Linear(2, 1)
     optimizer = create_multi_node_optimizer(optimizers.SGD(), reproducible).setup(model)
     loss = lambda: F.sum(model(np.ones((1, 2), "float32")))
-    with pytest.raises(RuntimeError, match=r"needs 2 parts on each rank, .*but got 1: let update"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"needs one part for each micro-shard, 2 on each rank, .*but got 1: let update",
+    ):
         optimizer.update_in_parts([(1, loss)])
     with pytest.raises(RuntimeError, match="a reproducible communicator needs a loss function"):
         optimizer.update()
-    with pytest.raises(RuntimeError, match=r"needs 2 parts on each rank, .*but got no_sync"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"needs one part for each micro-shard, 2 on each rank, .*but got no_sync",
+    ):
         with optimizer.no_sync():
             optimizer.update_in_parts([(1, loss), (1, loss)])
     for options in ({"double_buffering": True}, {"compression": lambda comm, bucket: None}):
         with pytest.raises(ValueError, match="double_buffering must be False and compression"):
             create_multi_node_optimizer(optimizers.SGD(), reproducible, **options)
-    with pytest.raises(ValueError, match=r"accumulation must be 1 with a reproducible comm.* is 2"):
+    with pytest.raises(
+        ValueError, match=r"accumulation must be 1 with a reproducible comm.* not 2"
+    ):
         MultiNodeUpdater(SerialIterator([1], 1), optimizer, reproducible, accumulation=2)

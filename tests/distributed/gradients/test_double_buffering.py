@@ -160,7 +160,7 @@ def test_with_a_loss_scale(comm):
         update(comm, model, optimizer, step)
     assert_close(model, expected(N_STEPS))
     optimizer.loss_scaling()
-    with pytest.raises(RuntimeError, match=r"double_buffering .* works with a constant loss scale"):
+    with pytest.raises(RuntimeError, match=r"double_buffering .* use a constant loss scale"):
         update(comm, model, optimizer, 0)
 
 

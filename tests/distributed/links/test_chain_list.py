@@ -163,7 +163,7 @@ def test_errors(comm):
         MultiNodeChainList(comm, 0)
     model = MultiNodeChainList(comm, 4)
     model.add_link(L.Linear(4, 4))
-    with pytest.raises(ValueError, match="add_link: only one part may have rank_out=None"):
+    with pytest.raises(ValueError, match="add_link: rank_out=None may be passed for only one part"):
         model.add_link(L.Linear(4, 4), 0)
     for ranks in (comm.size, -1, [], [0, comm.size]):
         with pytest.raises(ValueError, match=f"rank_in must be a rank from 0 to {comm.size - 1}"):
@@ -180,7 +180,7 @@ def test_errors(comm):
         model(DATA)
     model = MultiNodeChainList(comm)
     model.add_link(Scalar(), comm.rank)
-    with pytest.raises(RuntimeError, match="on the same rank, but none before it sends there"):
+    with pytest.raises(RuntimeError, match="on the same rank, but no part before it sends"):
         model(DATA)
 
 

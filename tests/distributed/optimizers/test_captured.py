@@ -258,7 +258,7 @@ def test_accumulation_is_not_replayed(comm):
             optimizer.update(lambda: F.softmax_cross_entropy(model(x), t))
         optimizer.update(lambda: F.softmax_cross_entropy(model(x), t))
 
-    check_refusal(comm, step, "gradients are not exchanged in the step", 3)
+    check_refusal(comm, step, "gradients are not summed in the step", 3)
 
 
 @pytest.mark.gpu
@@ -354,7 +354,7 @@ class TestGraphsOfGpus:
 
     def test_double_buffering(self, comm):
         optimizer = self.optimizer_of(comm, double_buffering=True)
-        self.check(comm, optimizer, "gradients are not exchanged in the step", n_updates=4)
+        self.check(comm, optimizer, "gradients are not summed in the step", n_updates=4)
 
     def test_a_communicator_may_end_before_its_graphs(self, comm):
         other = NcclCommunicator(comm.mpi_comm, binding=comm._binding)

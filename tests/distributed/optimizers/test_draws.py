@@ -224,7 +224,7 @@ def test_batches_that_are_accumulated(comm):
 
 @pytest.mark.parametrize("n", [None, -1, 2.5, "3"])
 def test_the_size_of_a_batch_is_checked(comm, n):
-    with pytest.raises(ValueError, match=r"Communicator.batch: n must be a number of samples, not"):
+    with pytest.raises(ValueError, match=r"Communicator.batch: n must be an integer of at least 0"):
         with comm.batch(n):
             pass
 

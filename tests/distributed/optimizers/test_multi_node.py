@@ -508,7 +508,7 @@ def test_ranks_count_equally_unless_told_otherwise(comm):
         warnings.simplefilter("always")
         optimizer.update(model.loss, x, t)
     assert len(caught) == (comm.size > 1 and comm.rank == 0)
-    assert all("Ranks count equally" in str(warning.message) for warning in caught)
+    assert all("Ranks have equal weights" in str(warning.message) for warning in caught)
 
 
 def test_gradients_that_are_computed_outside(comm):

@@ -248,7 +248,9 @@ def test_saved_and_loaded_in_parts(comm):
 def test_wrong_parts(comm):
     sharded = make(create_sharded_optimizer, optimizers.Adam(), comm)
     parts = sharded.local_state()
-    with pytest.raises(ValueError, match="parts must be of the model's parameters, but differ in"):
+    with pytest.raises(
+        ValueError, match="parts must have the names of the model's parameters, but differ in"
+    ):
         sharded.set_local_state({})
     parts["/l1/W"]["start"] += 1
     with pytest.raises(ValueError, match=r"this rank holds elements \(\d+, \d+\) of /l1/W, not"):
@@ -262,7 +264,7 @@ def test_saving_what_was_not_gathered(comm):
     if comm.size == 1:  # one rank has nothing to gather
         serializers.save_npz(io.BytesIO(), sharded)
         return
-    with pytest.raises(RuntimeError, match=r"all ranks must call gather_state\(\) before"):
+    with pytest.raises(RuntimeError, match=r"call gather_state\(\) on all ranks before"):
         serializers.save_npz(io.BytesIO(), sharded)
 
 
@@ -285,7 +287,7 @@ def test_links_that_are_added_later(comm):
 
 def test_rules_that_look_at_the_whole_parameter(comm):
     with pytest.raises(
-        ValueError, match=r"LAMBRule, which updates /l1/W, does not treat each element on its own"
+        ValueError, match=r"LAMBRule, which updates /l1/W, does not compute each element separately"
     ):
         create_sharded_optimizer(optimizers.LAMB(), comm).setup(L.Classifier(MLP()).predictor)
 
@@ -317,7 +319,7 @@ def test_a_state_that_is_changed_after_it_was_loaded(comm):
         param.update_rule.state["v"] += 1
     if comm.size == 1:
         return
-    with pytest.raises(RuntimeError, match=r"all ranks must call gather_state\(\) before"):
+    with pytest.raises(RuntimeError, match=r"call gather_state\(\) on all ranks before"):
         serializers.save_npz(io.BytesIO(), sharded)
 
 
@@ -485,7 +487,7 @@ def test_a_hook_that_needs_whole_gradients(on_hosts, capfd):
     assert_same(sharded.target, plain.target)
     np.testing.assert_equal(seen[2:], seen[:2])
     assert all((param.grad is None) == (on_hosts.size > 1) for param in sharded.target.params())
-    said = capfd.readouterr().err.count("hook note does not say that it works on parts")
+    said = capfd.readouterr().err.count("hook note does not declare that it works on parts")
     assert said == (on_hosts.rank == 0 and on_hosts.size > 1)
 
 

@@ -101,7 +101,7 @@ def test_a_value_without_graph_is_warned_of(make_trainer):
     trainer = make_trainer()
     trainer.extend(lambda trainer: trainer.observation.update(loss=1.0), "report", priority=1000)
     trainer.extend(extensions.DumpGraph("loss"))
-    with pytest.warns(UserWarning, match="nothing is written, since 'loss' was reported without"):
+    with pytest.warns(UserWarning, match="no graph is written, because 'loss' was reported"):
         trainer.run()
     assert os.listdir(trainer.out) == []
 

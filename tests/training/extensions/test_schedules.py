@@ -278,7 +278,7 @@ def test_a_schedule_that_has_not_begun(tmp_path):
             lambda: extensions.OneCycleShift("lr", 1.0, 0),
         ),
         (
-            "StepShift.value: the initial value of 'lr' is unknown before training starts",
+            "StepShift.value: init must be passed, because the value of 'lr' is unknown before",
             lambda: extensions.StepShift("lr", 0.1, 2).value(1),
         ),
         (

@@ -178,7 +178,7 @@ def test_finalize_writes_all_others_and_tells_of_every_error(tmp_path):
         writer.finalize()
     assert caught.value.__notes__ == [
         "raised while the snapshot at_0 was written",
-        "another snapshot failed as well: OSError('no space for 2'), "
+        "another snapshot also failed: OSError('no space for 2'), "
         "raised while the snapshot at_2 was written",
     ]
     assert sorted(os.listdir(tmp_path)) == ["at_1", "at_3"]
@@ -202,7 +202,7 @@ def test_a_snapshot_that_kills_every_process_is_an_error_and_the_others_are_writ
     tmp_path, no_process_is_left
 ):
     writer = ProcessWriter(save_unless_told_not_to, deadly=[1])
-    with pytest.warns(UserWarning, match="another one tries again"):
+    with pytest.warns(UserWarning, match="another process tries again"):
         writer("at_0", tmp_path, Values())
         writer("at_1", tmp_path, Values())
         with pytest.raises(RuntimeError, match=r"died \(exit code -9\) before at_1 was written"):

@@ -283,8 +283,12 @@ def test_variables_without_arrays_are_left_out(make_trainer):
     [
         (([np.zeros(3)],), TypeError, "targets must be Variables, but one is a ndarray"),
         ((Parameter(), 1), ValueError, "max_sample_size must be at least 2, not 1"),
-        ((Parameter(), 5, False, False), ValueError, "leave nothing to be plotted"),
-        ((Parameter(), 5, True, True, False, False, ()), ValueError, "leave nothing to be plotted"),
+        ((Parameter(), 5, False, False), ValueError, "at least one of report_data"),
+        (
+            (Parameter(), 5, True, True, False, False, ()),
+            ValueError,
+            "at least one of report_data",
+        ),
     ],
 )
 def test_wrong_arguments_of_the_plot(arguments, error, message):
@@ -336,7 +340,7 @@ def test_micro_average_resumes(make_trainer, pause):
     ("values", "error", "message"),
     [
         ([(1, 0)] * 3, ZeroDivisionError, "the sum of 'd' over the interval is 0"),
-        ([(1, 1), (1,)], KeyError, "'d' was not reported at iteration 2, unlike its counterpart"),
+        ([(1, 1), (1,)], KeyError, "'d' was not reported at iteration 2, but the other value was"),
     ],
 )
 def test_micro_average_rejects(make_trainer, values, error, message):

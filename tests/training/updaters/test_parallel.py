@@ -207,7 +207,7 @@ def test_two_gpus():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "models or devices must be given"),
+        ({}, "pass models or devices"),
         ({"devices": {"a": -1}}, r"devices must have a 'main', not only \['a'\]"),
         ({"models": {"a": None}}, r"models must have a 'main', not only \['a'\]"),
         (
