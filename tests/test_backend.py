@@ -240,7 +240,7 @@ def test_decorators_without_cupy():
 
 
 def test_negative_numbers_of_gpus():
-    with pytest.raises(ValueError, match=r"device_id must not be negative, but is -2"):
+    with pytest.raises(ValueError, match=r"device_id must not be negative, not -2"):
         cuda.GpuDevice.from_device_id(-2)
 
 

@@ -1,1 +1,1 @@
-"""The devices that arrays live on: one file per kind."""
+"""The devices on which arrays live, with one file for each kind of device."""

@@ -35,7 +35,7 @@ class CpuDevice(Device):
 
 
 class Intel64Device(CpuDevice):
-    """``'@intel64'``, kept for programs that name it: the CPU.
+    """The CPU under the specifier ``'@intel64'``, which older programs use.
 
     Example:
         >>> mpchain.get_device("@intel64") == mpchain.backend.Intel64Device()

@@ -1,8 +1,8 @@
 """NVIDIA GPUs through CuPy: the only file of mpchain that imports ``cupy``.
 
-CuPy is imported when a function here first needs it. Without CuPy or a GPU, everything imports,
-``available`` is False, arrays stay on the host, and functions that need a GPU raise an error
-that says what is missing.
+CuPy is imported when a function of this file first needs it. Without CuPy or a GPU, all modules can
+be imported, ``available`` is False, arrays stay on the host, and functions that need a GPU raise an
+error that says what is missing.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _max_workspace_size = 8 * 1024 * 1024
 
 @functools.cache
 def _load() -> tuple[Any, bool, str]:
-    """Returns (the cupy module or None, whether a GPU can be used, the reason why not)."""
+    """Returns the cupy module or None, whether a GPU can be used, and the reason why not."""
     try:
         import cupy
     except ImportError as error:
@@ -34,7 +34,7 @@ def _load() -> tuple[Any, bool, str]:
         if cupy.cuda.is_available():
             return cupy, True, ""
     except Exception as error:
-        # A broken driver raises many kinds of errors; the reason becomes part of our message.
+        # A broken driver raises many kinds of errors; their text becomes part of the reason.
         return cupy, False, f"CuPy finds no usable GPU: {error}"
     reason = "CuPy finds no usable GPU (is a driver installed, and is the device visible?)"
     return cupy, False, reason
@@ -45,18 +45,18 @@ class _MissingError(AttributeError, RuntimeError):
 
 
 class _Unavailable:
-    """Stands for the cupy module; any use raises an error that says what is missing."""
+    """Replaces the cupy module; any use raises an error that says what is missing."""
 
     def __getattr__(self, name):
         raise _MissingError(f"cupy.{name}: {_load()[2]}")
 
 
 class _NoArray:
-    """Stands for ``cupy.ndarray`` without CuPy: no object is an instance of it."""
+    """Replaces ``cupy.ndarray`` without CuPy; no object is an instance of this class."""
 
 
 class DummyDevice:
-    """Stands for a CUDA device where arrays are on the host: entering it does nothing.
+    """Replaces a CUDA device if arrays are on the host; entering it does nothing.
 
     Example:
         >>> with mpchain.cuda.DummyDevice() as device:
@@ -76,7 +76,7 @@ class DummyDevice:
         """Does nothing."""
 
     def synchronize(self) -> None:
-        """Does nothing: the host does not run ahead."""
+        """Does nothing, because no work is pending on the host."""
 
     def __int__(self) -> int:
         return self.id
@@ -110,7 +110,7 @@ def __getattr__(name: str) -> Any:
 
 
 def check_cuda_available() -> None:
-    """Raises RuntimeError, saying what is missing, unless a GPU can be used.
+    """Raises RuntimeError, which says what is missing, unless a GPU can be used.
 
     Example:
         >>> mpchain.cuda.check_cuda_available()  # doctest: +SKIP
@@ -123,7 +123,7 @@ def check_cuda_available() -> None:
 
 
 def device_count() -> int:
-    """Returns the number of GPUs that this process sees; 0 where none can be used.
+    """Returns the number of GPUs that this process sees; 0 if no GPU can be used.
 
     Example:
         >>> device = f"@cupy:{comm.intra_rank}" if mpchain.cuda.device_count() else "@numpy"
@@ -140,7 +140,7 @@ def _cupy() -> Any:
 if TYPE_CHECKING:
 
     class GpuArray(np.ndarray[Any, Any]):
-        """Attributes of CuPy's arrays that NumPy's lack, for type checkers."""
+        """The attributes that only CuPy's arrays have, for type checkers."""
 
         device: Any
         data: Any
@@ -166,7 +166,7 @@ class GpuDevice(_Device):
     """One CUDA device; its specifier is ``'@cupy:N'``.
 
     Args:
-        device: the device.
+        device: the ``cupy.cuda.Device``.
 
     Example:
         >>> device = mpchain.get_device("@cupy:0")  # doctest: +SKIP
@@ -192,23 +192,25 @@ class GpuDevice(_Device):
 
     @staticmethod
     def from_device_id(device_id: int) -> "GpuDevice":
-        """Returns the device with that ID (0-based, among those that this process sees)."""
+        """Returns the device with an ID, which counts from 0 among the GPUs that this process
+        sees."""
         if device_id < 0:
             raise ValueError(
-                f"GpuDevice.from_device_id: device_id must not be negative, but is {device_id}"
+                f"GpuDevice.from_device_id: device_id must not be negative, not {device_id}"
             )
         return GpuDevice(_cupy().cuda.Device(device_id))
 
     @staticmethod
     def from_array(array: object) -> "GpuDevice | None":
-        """Returns the device that a CuPy array lives on, or None for any other object."""
+        """Returns the device on which a CuPy array lives, or None for any other object."""
         return GpuDevice(array.device) if is_gpu_array(array) else None
 
     def __reduce__(self) -> tuple:
         return GpuDevice.from_device_id, (self.device.id,)
 
     def create_context(self) -> Any:
-        # A new object each time: one cupy device object must not be entered by two threads at once.
+        # The device object is new each time, because two threads must not enter one cupy device at
+        # once.
         return self.xp.cuda.Device(self.device.id)
 
     def use(self) -> None:
@@ -225,7 +227,7 @@ class GpuDevice(_Device):
 
 
 def get_device_from_id(device_id: int | None) -> Any:
-    """Returns the CUDA device with that ID; a :class:`DummyDevice` for None or a negative ID.
+    """Returns the CUDA device with an ID; a :class:`DummyDevice` for None or a negative ID.
 
     Example:
         >>> mpchain.cuda.get_device_from_id(-1).id
@@ -247,7 +249,8 @@ def get_device_from_array(*arrays: Any) -> Any:
 
 
 def other_device(*arrays: Any) -> Any:
-    """Returns the GPU of the first CuPy array, or Variable of one, unless it is current; or None.
+    """Returns the GPU of the first CuPy array, or Variable with one; None if that GPU is current or
+    missing.
 
     Example:
         >>> mpchain.cuda.other_device(np.zeros(2)) is None
@@ -259,7 +262,7 @@ def other_device(*arrays: Any) -> Any:
 
 
 def make_current(*arrays: Any) -> None:
-    """Makes the GPU of the first CuPy array, or Variable of one, the current device.
+    """Makes the GPU of the first CuPy array, or Variable with one, the current device.
 
     Example:
         >>> mpchain.cuda.make_current(np.zeros(2))  # does nothing
@@ -283,7 +286,8 @@ def restored_device() -> Any:
 
 
 def get_device(*args: Any) -> Any:
-    """Returns the CUDA device of the first device ID, device or CuPy array. Deprecated.
+    """Returns the CUDA device of the first device ID, device or CuPy array; this function is
+    deprecated.
 
     Example:
         >>> mpchain.cuda.get_device(np.zeros(2)).id
@@ -301,7 +305,7 @@ def get_device(*args: Any) -> Any:
 
 
 def get_array_module(*args: Any) -> Any:
-    """Returns ``cupy`` if any argument is, or as a Variable holds, a CuPy array; else ``numpy``.
+    """Returns ``cupy`` if an argument is a CuPy array or a Variable with one; otherwise ``numpy``.
 
     Example:
         >>> xp = mpchain.cuda.get_array_module(np.zeros(2))
@@ -315,12 +319,12 @@ def get_array_module(*args: Any) -> Any:
 
 
 def to_gpu(array: Any, device: Any = None, stream: Any = None) -> Any:
-    """Copies an array to a GPU; returns a CuPy array that is already there.
+    """Copies an array to a GPU; returns the array itself if it is already there.
 
     Args:
         array: NumPy or CuPy array, a scalar, None, or a tuple or list of these.
-        device: a CUDA device or its ID; None is the current device.
-        stream: where the copy is queued; None waits for it.
+        device: a CUDA device or its ID; None means the current device.
+        stream: the stream in which the copy is queued; None waits until the copy is complete.
 
     Example:
         >>> x = mpchain.cuda.to_gpu(np.zeros(2), device=0)  # doctest: +SKIP
@@ -387,10 +391,10 @@ _LEVELS = {"==always": ("always",), ">=auto": ("always", "auto")}
 
 
 def should_use_cudnn(level: str, lowest_version: int = 0) -> bool:
-    """Returns whether the configuration asks for cuDNN at this level, and it is available.
+    """Returns whether cuDNN is available, and the configuration requests it at this level.
 
     Args:
-        level: '==always' or '>=auto', the required ``config.use_cudnn``.
+        level: '==always' or '>=auto', the condition for ``config.use_cudnn``.
         lowest_version: the minimum version of cuDNN.
 
     Raises:
@@ -406,7 +410,7 @@ def should_use_cudnn(level: str, lowest_version: int = 0) -> bool:
 
 
 def should_use_cudnn_tensor_core(dtype: DTypeLike) -> bool:
-    """Returns whether cuDNN is available and the configuration asks for tensor cores for a dtype.
+    """Returns whether cuDNN is available and the configuration requests tensor cores for a dtype.
 
     Example:
         >>> mpchain.cuda.should_use_cudnn_tensor_core(np.float16)
@@ -422,7 +426,8 @@ _memos = []
 
 
 def memoize(for_each_device: bool = False) -> Callable[[Callable], Callable]:
-    """Decorator: caches results by arguments (and by device on request) until :func:`clear_memo`.
+    """Decorator that caches results by arguments (and by device on request) until
+    :func:`clear_memo`.
 
     Example:
         >>> @mpchain.cuda.memoize()
@@ -450,7 +455,7 @@ def memoize(for_each_device: bool = False) -> Callable[[Callable], Callable]:
 
 
 def clear_memo() -> None:
-    """Forgets everything that :func:`memoize` remembers.
+    """Clears all caches of :func:`memoize`.
 
     Example:
         >>> mpchain.cuda.clear_memo()
@@ -463,7 +468,7 @@ def clear_memo() -> None:
 def elementwise(
     in_params: str, out_params: str, operation: str, name: str, **kwargs: Any
 ) -> Callable:
-    """Returns a ``cupy.ElementwiseKernel``, made once for the same arguments.
+    """Returns a ``cupy.ElementwiseKernel``, which is made once for the same arguments.
 
     Example:
         >>> square = mpchain.cuda.elementwise("T x", "T y", "y = x * x", "square")  # doctest: +SKIP
@@ -484,7 +489,7 @@ def reduce(
     name: str,
     **kwargs: Any,
 ) -> Callable:
-    """Returns a ``cupy.ReductionKernel``, made once for the same arguments.
+    """Returns a ``cupy.ReductionKernel``, which is made once for the same arguments.
 
     Example:
         >>> total = mpchain.cuda.reduce(  # doctest: +SKIP
@@ -498,7 +503,7 @@ def reduce(
 
 @functools.cache
 def raw(code: str, name: str, *args: Any, **kwargs: Any) -> Callable:
-    """Returns a ``cupy.RawKernel``, made once for the same arguments.
+    """Returns a ``cupy.RawKernel``, which is made once for the same arguments.
 
     Example:
         >>> kernel = mpchain.cuda.raw(code, "my_kernel")  # doctest: +SKIP
@@ -517,11 +522,12 @@ def scatter_add(array: Array, slices: object, values: object) -> None:
 
 @contextlib.contextmanager
 def new_generator(seed: int | None, device: Any = None) -> Iterator[None]:
-    """Context manager: CuPy draws on a GPU from a new generator, then from the old one again.
+    """Context manager: CuPy draws on a GPU from a new generator in the block, then from the old
+    generator.
 
     Args:
         seed: the seed of the new generator; with None, CuPy keeps its generator.
-        device: the CUDA device; None is the current one.
+        device: the CUDA device; None means the current device.
 
     Example:
         >>> with mpchain.cuda.new_generator(0):  # doctest: +SKIP
@@ -553,7 +559,7 @@ def special_functions() -> Any:
 
 
 def fuse(*args: Any, **kwargs: Any) -> Any:
-    """``cupy.fuse``; without CuPy, a decorator that changes nothing.
+    """Calls ``cupy.fuse``; without CuPy, returns a decorator that changes nothing.
 
     Example:
         >>> @mpchain.cuda.fuse()
@@ -567,7 +573,7 @@ def fuse(*args: Any, **kwargs: Any) -> Any:
 
 
 def get_max_workspace_size() -> int:
-    """Returns the number of bytes that a vendor kernel may use as workspace.
+    """Returns the number of bytes that a kernel of a vendor's library may use as workspace.
 
     Example:
         >>> mpchain.cuda.get_max_workspace_size()
@@ -577,7 +583,7 @@ def get_max_workspace_size() -> int:
 
 
 def set_max_workspace_size(size: int) -> None:
-    """Sets the number of bytes that a vendor kernel may use as workspace.
+    """Sets the number of bytes that a kernel of a vendor's library may use as workspace.
 
     Example:
         >>> mpchain.cuda.set_max_workspace_size(8 * 1024**2)
@@ -587,7 +593,7 @@ def set_max_workspace_size(size: int) -> None:
 
 
 def unavailable_reason() -> str:
-    """Returns why no GPU can be used; empty if one can.
+    """Returns the reason why no GPU can be used; an empty string if a GPU can be used.
 
     Example:
         >>> mpchain.cuda.unavailable_reason()  # doctest: +SKIP

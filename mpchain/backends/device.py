@@ -1,4 +1,4 @@
-"""The base of devices."""
+"""The base class of devices."""
 
 from types import TracebackType
 from typing import Any, Self
@@ -11,7 +11,7 @@ class Device:
 
     Attributes:
         xp: the array module (``numpy`` or ``cupy``).
-        name: the specifier that :func:`mpchain.get_device` turns into this device: ``'@numpy'``.
+        name: the specifier from which :func:`mpchain.get_device` returns this device: ``'@numpy'``.
         supported_array_types: tuple of array types that the device can use.
 
     Example:
@@ -50,20 +50,20 @@ class Device:
         return None
 
     def create_context(self) -> Any:
-        """Returns a context manager in which the device is the current one of its kind."""
+        """Returns a context manager in which this device is the current device of its kind."""
         return self
 
     def use(self) -> None:
-        """Makes the device the current one of its kind in this thread."""
+        """Makes this device the current device of its kind in this thread."""
 
     def is_current(self) -> bool:
-        """Returns whether the device is the current one of its kind in this thread."""
+        """Returns whether this device is the current device of its kind in this thread."""
         return True
 
     def send(self, arrays: object) -> Any:
         """Transfers an array, or a tuple, list or dict of arrays (None included), to the device.
 
-        Arrays that are already there are returned, not copied.
+        Arrays that are already on the device are returned, not copied.
         """
         if isinstance(arrays, (tuple, list)):
             return type(arrays)([self.send(array) for array in arrays])
@@ -77,7 +77,7 @@ class Device:
 
     @staticmethod
     def from_array(array: object) -> "Device | None":
-        """Returns the device of this class that an array lives on, or None."""
+        """Returns the device of this class on which an array lives, or None."""
         return None
 
     def is_array_supported(self, array: object) -> bool:

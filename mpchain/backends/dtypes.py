@@ -1,7 +1,8 @@
 """Floating-point dtypes: NumPy's, and bfloat16, which the library ml_dtypes adds to NumPy.
 
-NumPy itself does not know bfloat16: the kind of this dtype is ``V``, like that of raw bytes, and
-``np.issubdtype`` does not count it as floating point. mpchain therefore uses the functions below.
+NumPy itself does not know bfloat16: the kind of this dtype is ``V``, like the kind of raw bytes,
+    and ``np.issubdtype`` does not count it as floating point. mpchain therefore uses the functions
+    below.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,7 @@ def is_half(dtype: np.dtype) -> bool:
 
 
 def widened(array: Any) -> Any:
-    """Returns an array in float32 if it is bfloat16; any other value unchanged.
+    """Returns a bfloat16 array in float32, and any other value unchanged.
 
     Example:
         >>> widened(np.ones(2, mpchain.mixed_bf16)).dtype
@@ -61,8 +62,8 @@ def widened(array: Any) -> Any:
 def promoted(*dtypes: np.dtype) -> np.dtype:
     """Returns the dtype to which dtypes promote.
 
-    NumPy's rules apply, but among different dtypes bfloat16 counts as float32: NumPy has no common
-    dtype for bfloat16 and, for example, float16 or int64.
+    NumPy's rules apply, but together with other dtypes bfloat16 counts as float32: NumPy has no
+    common dtype for bfloat16 and, for example, float16 or int64.
 
     Example:
         >>> promoted(as_dtype("bfloat16"), np.dtype(np.float16))
@@ -74,7 +75,7 @@ def promoted(*dtypes: np.dtype) -> np.dtype:
 
 
 def as_dtype(spec: "DTypeLike") -> np.dtype:
-    """Returns ``np.dtype(spec)``; also knows ``"bfloat16"`` before ml_dtypes is imported.
+    """Returns ``np.dtype(spec)``; accepts ``"bfloat16"`` even before ml_dtypes is imported.
 
     Args:
         spec: argument of :class:`numpy.dtype`, or ``"bfloat16"``.

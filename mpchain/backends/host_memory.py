@@ -14,17 +14,19 @@ _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PA
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
     """Makes the C library keep the freed memory of arrays below 32 MiB for later arrays.
 
-    GNU's C library returns large arrays to the system as soon as they are freed. So the next step
-    gets new pages, each of which the system first fills with zeros: up to a third of the step's
-    time. The peak memory of training stays the same, but it is not returned between steps. Arrays
-    of 32 MiB and more get huge pages from the system, which costs little.
+    GNU's C library returns large arrays to the system as soon as they are freed. The next step
+    therefore gets new pages, each of which the system first fills with zeros, which takes up to a
+    third of the step's time. With this function, the peak memory of training stays the same, but
+    memory is not returned between steps. Arrays of 32 MiB and more get huge pages from the system,
+    which cost little.
 
     ``Trainer.run``, :func:`mpchain.capture`, and communicators of programs that ``mpchain-launch``
-    started call it. A loop of your own calls it once before its first step.
+    has started call this function. A program with its own loop should call it before its first
+    step.
 
     Args:
-        environment: environment variables. If they configure GNU's allocator, as
-            ``MALLOC_TRIM_THRESHOLD_`` does, then nothing is changed.
+        environment: environment variables. If one of them configures GNU's allocator, as
+            ``MALLOC_TRIM_THRESHOLD_`` does, the function changes nothing.
 
     Returns:
         Whether the C library now keeps freed memory; False for C libraries other than GNU's.
@@ -44,10 +46,11 @@ def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def address(x: np.ndarray) -> ctypes.c_void_p:
-    """Returns the address of the elements of an array as an argument for C, while ``x`` lives.
+    """Returns the address of an array's first element as an argument for C, while ``x`` exists.
 
-    It takes a tenth of the time of ``x.ctypes``, which matters for small arrays: CPython's objects
-    lie at their ``id``, and NumPy's store the address after the object header (ndarraytypes.h).
+    The function takes a tenth of the time of ``x.ctypes``, which matters for small arrays. It
+    relies on facts of CPython, whose objects lie at their ``id``, and of NumPy, whose arrays store
+    the address after the object header (ndarraytypes.h).
 
     Example:
         >>> x = np.zeros(2)

@@ -1,4 +1,4 @@
-"""Facts about processes from Linux's ``/proc``; none on other systems."""
+"""Facts about processes from Linux's ``/proc``; on other systems, all results are empty."""
 
 import contextlib
 import ctypes
@@ -31,7 +31,7 @@ def status(process: int | str) -> list[str]:
 
 
 def libraries() -> list[str]:
-    """Returns the paths of the shared libraries that this process has loaded, NumPy's first.
+    """Returns the paths of the shared libraries that this process has loaded, those of NumPy first.
 
     >>> [path for path in libraries() if "no such library" in path]
     []
@@ -42,7 +42,8 @@ def libraries() -> list[str]:
 
 
 def openblas() -> list[tuple[Callable[[], int], Callable[[int], None]]]:
-    """Returns, for each loaded OpenBLAS, the functions that get and set its number of threads.
+    """Returns, for each loaded OpenBLAS, a pair of functions that get and set its number of
+    threads.
 
     >>> all(get() > 0 for get, set_ in openblas())
     True

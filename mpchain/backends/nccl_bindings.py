@@ -12,18 +12,18 @@ import numpy as np
 from mpchain.backends import cuda, pynccl
 
 TYPES = {"int32": 2, "int64": 4, "float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
-"""NCCL's numbers for dtypes."""
+"""Maps the name of a dtype to NCCL's number for it."""
 
 SUM = 0
-"""NCCL's number for the reduction."""
+"""NCCL's number for the reduction that sums."""
 
 MOST_IN_GROUP = 2048
-"""How many operations NCCL launches together."""
+"""The most operations in one group, which NCCL launches together."""
 
-_ON_HOST = 1  # the factor lies in host memory
+_ON_HOST = 1  # this value says that the factor lies in host memory
 
 _IN_PROGRESS = 7
-_OF_OTHERS = 2, 6  # NCCL's result codes for errors of the system or of another rank
+_OF_OTHERS = 2, 6  # NCCL's codes for errors of the system or of another rank
 
 _REVOKES = 22900  # the first NCCL version that can revoke communicators
 _ABORT = 1  # this flag lets a failed communicator shrink
@@ -46,22 +46,23 @@ class NcclError(RuntimeError):
 
 
 class Connection:
-    """One rank's end of NCCL.
+    """One rank's communicator of NCCL.
 
     Args:
         n_ranks: the number of ranks.
-        identity: the result of :func:`new_identity` on one of them.
-        rank: this rank, which uses the current GPU.
-        binding: the name of one of ``BINDINGS``; None selects the first that works here.
+        identity: the result of :func:`new_identity` on one of the ranks.
+        rank: the number of this rank, which uses the current GPU.
+        binding: the name of one of ``BINDINGS``; None selects the first binding that works here.
 
     Attributes:
         binding: the name of the binding.
         has_products: whether :meth:`product` can be called.
-        can_shrink: whether :meth:`shrink` can be called; CuPy and NCCL before 2.29 cannot do it.
+        can_shrink: whether :meth:`shrink` can be called; CuPy's binding and NCCL before 2.29 lack
+            it.
 
     Raises:
         RuntimeError: the binding, or NCCL itself, is missing.
-        NcclError: a call of NCCL has failed; all methods raise it.
+        NcclError: a call of NCCL has failed; all methods may raise this error.
 
     Example:
         >>> nccl = Connection(1, new_identity(), 0)  # doctest: +SKIP
@@ -83,14 +84,17 @@ class Connection:
 
     @property
     def handle(self) -> object:
-        """The binding's own communicator, for calls of NCCL functions that this class lacks."""
+        """The binding's own communicator, for calls of NCCL functions that this class does not
+        offer."""
         return self._comm
 
     def run(self, name: str, *args: int, stream: int) -> None:
         """Calls ``all_reduce``, ``reduce``, ``broadcast``, ``all_gather``, ``reduce_scatter``,
         ``send`` or ``recv`` with NCCL's arguments, except the communicator."""
         if self._is_revoked:
-            raise NcclError(f"NCCL by {self.binding}: the communicator was revoked or aborted")
+            raise NcclError(
+                f"NCCL by {self.binding}: the communicator was revoked or aborted; make a new one"
+            )
         with self._explained():
             getattr(self._nccl, name)(*args, self._comm, stream)
 
@@ -120,8 +124,8 @@ class Connection:
 
     @contextlib.contextmanager
     def product(self, factor: float, dtype: np.dtype) -> Iterator[int]:
-        """Context manager: yields the reduction that multiplies each rank's array by that rank's
-        factor and sums the products.
+        """Context manager: yields a reduction that multiplies each rank's array by the factor of
+        the rank and sums the products.
 
         Not all bindings have this reduction (:attr:`has_products`).
         """
@@ -135,7 +139,7 @@ class Connection:
             self._nccl.red_op_destroy(op, self._comm)
 
     def find_error(self) -> str | None:
-        """Returns an error that NCCL found in the background, or None."""
+        """Returns the text of an error that NCCL found in the background, or None."""
         with self._turn:
             if self._is_revoked:
                 return None
@@ -143,7 +147,8 @@ class Connection:
             return f"NCCL has failed (error {int(code)}){self._reason()}" if code else None
 
     def revoke(self) -> None:
-        """Ends all work at once, even work that waits for lost ranks; its outputs are undefined.
+        """Aborts all work at once, even work that waits for lost ranks, whose outputs are
+        undefined.
 
         Any thread may call this method. Afterwards :meth:`shrink` and :meth:`abort` can be called.
         """
@@ -160,11 +165,11 @@ class Connection:
                 self.abort()
 
     def shrink(self, lost: Sequence[int]) -> "Connection":
-        """Returns a connection of the remaining ranks, all of which call this method; aborts this
-        connection.
+        """Returns a connection of the remaining ranks, all of which must call this method, and
+        aborts this connection.
 
         Args:
-            lost: the lost ranks, as this connection numbers them.
+            lost: the numbers of the lost ranks in this connection.
         """
         made, excluded = copy.copy(self), np.array(lost, np.int32)
         while self._nccl.comm_get_async_error(self._comm) == _IN_PROGRESS:
@@ -177,14 +182,14 @@ class Connection:
         return made
 
     def abort(self) -> None:
-        """Ends all work at once. Any thread may call this method."""
+        """Aborts all work, and the connection. Any thread may call this method."""
         with self._turn:
             comm, self._comm, self._is_revoked = self._comm, None, True
             if comm is not None:
                 self._nccl.comm_abort(comm)
 
     def destroy(self) -> None:
-        """Frees the connection after its work has ended; all ranks call this method."""
+        """Frees the connection after its work has ended; all ranks must call this method."""
         self._nccl.comm_destroy(self._comm)
 
 
@@ -203,7 +208,7 @@ def find_binding(name: str | None = None) -> str:
 
     Raises:
         RuntimeError: the named binding, or any binding at all, does not work here.
-        ValueError: there is no binding of that name.
+        ValueError: there is no binding named ``name``.
 
     Example:
         >>> find_binding("pynccl")  # doctest: +SKIP
@@ -294,7 +299,7 @@ class _OfCupy:
         comm.destroy()
 
 
-# Only CuPy's binding lacks premultiplied sums. The third binding needs nothing but NCCL's library.
-# (PyPI's package pynccl is not an option: it does not work with current versions of NCCL.)
+# Only CuPy's binding lacks premultiplied sums. The third binding needs nothing but the library of
+# NCCL. (PyPI's package pynccl is not an option: it does not work with current versions of NCCL.)
 BINDINGS = {"nccl4py": _OfNccl4py, "cupy": _OfCupy, "pynccl": lambda: pynccl}
 """The bindings, in order of preference."""

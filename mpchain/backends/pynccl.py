@@ -1,7 +1,8 @@
 """NCCL's C functions through ``ctypes``, with the names and arguments of NVIDIA's nccl4py.
 
-This is not the package of that name on PyPI, which does not work with current versions of NCCL: it
-was written for NCCL 2.7, passes a unique ID of the wrong size, and needs numba's context.
+This module is not PyPI's package of the same name, which does not work with current versions of
+NCCL: that package was written for NCCL 2.7, passes a unique ID of the wrong size, and needs numba's
+context.
 
 Pointers, streams and communicators are integers. A function that fails raises :class:`Error`.
 """
@@ -19,7 +20,7 @@ class Error(RuntimeError):
 
     Args:
         text: the error message.
-        status: the function's result code.
+        status: the result code of the function.
     """
 
     def __init__(self, text: str, status: int):
@@ -33,7 +34,8 @@ class _Identity(ctypes.Structure):
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """Loads NCCL: the library that the process already has, the system's, or NVIDIA's wheel's.
+    """Loads NCCL: the library that this process has loaded, the system's library, or that of
+    NVIDIA's wheel.
 
     Raises:
         OSError: no library was found.
@@ -65,7 +67,7 @@ def _function(name, *types):
     return lambda *args: _call(name, *(t(x) for t, x in zip(types, args, strict=True)))
 
 
-_collective = _pointer, _pointer, _size, _int  # sent, received, number of elements, their type
+_collective = _pointer, _pointer, _size, _int  # sent and received array, number of elements, type
 _on = _pointer, _pointer  # communicator, stream
 
 all_reduce = _function("ncclAllReduce", *_collective, _int, *_on)
@@ -115,7 +117,8 @@ def comm_init_rank(n_ranks: int, identity: bytes, rank: int) -> int:
 
 
 def comm_shrink(comm: int, excluded: int, n_excluded: int, config: int, flags: int) -> int:
-    """Returns the communicator of all ranks except the excluded ones; collective for the remaining.
+    """Returns the communicator of all ranks except the excluded ones; collective for the other
+    ranks.
 
     ``excluded`` is the address of an int32 array of rank numbers.
 
@@ -130,7 +133,7 @@ def comm_shrink(comm: int, excluded: int, n_excluded: int, config: int, flags: i
 
 
 def comm_get_async_error(comm: int) -> int:
-    """Returns the code of an error that occurred in the background; 0 if there is none.
+    """Returns the code of an error that occurred in the background; 0 if there was none.
 
     Example:
         >>> mpchain.backends.pynccl.comm_get_async_error(comm)  # doctest: +SKIP
@@ -151,7 +154,7 @@ def get_last_error(comm: int | None) -> str:
 
 
 def red_op_create_pre_mul_sum(factor: int, dtype: int, residence: int, comm: int) -> int:
-    """Returns a reduction that multiplies each rank's array by that rank's factor and sums them.
+    """Returns a reduction that multiplies each rank's array by its factor and sums the products.
 
     ``factor`` is the address of this rank's factor.
 

@@ -1,4 +1,4 @@
-"""The bases of datasets, iterators and converters, and the cache of downloaded files."""
+"""Base classes of datasets, iterators and converters, and the cache of downloaded files."""
 
 from mpchain.dataset import tabular as tabular
 from mpchain.dataset.asynchronous_transfer import ConcatWithAsyncTransfer as ConcatWithAsyncTransfer

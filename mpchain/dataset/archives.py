@@ -10,8 +10,8 @@ def check_names(path: str | os.PathLike, names: Iterable[str]) -> None:
     """Raises ValueError if a member would be extracted outside the archive's folder.
 
     Args:
-        path: the archive, for messages.
-        names: names of its members.
+        path: path of the archive, for messages.
+        names: names of the archive's members.
 
     Example:
         >>> check_names("a.zip", ["images/1.png"])
@@ -29,14 +29,14 @@ def read_tar(path: str | os.PathLike, sizes: Mapping[str, int]) -> dict[str, byt
     """Reads members of a tar archive, compressed or not, into memory.
 
     Args:
-        path: the archive.
-        sizes: for each name that is wanted, the size in bytes that it must have.
+        path: path of the archive.
+        sizes: maps the name of each member to read to the size in bytes that it must have.
 
     Returns:
-        dict: name to bytes.
+        A dict from name to content.
 
     Raises:
-        ValueError: the archive is damaged, lacks a member, or a member has another size.
+        ValueError: the archive is damaged or lacks a member, or a member has another size.
 
     Example:
         >>> read_tar("cifar-10-binary.tar.gz", {"batches.meta.txt": 61})  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""A converter that copies a batch to a GPU while the GPU computes with the previous one."""
+"""A converter that copies a batch to a GPU while the GPU computes with the previous batch."""
 
 import sys
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from mpchain.typing import DeviceLike
 
 
 class ConcatWithAsyncTransfer(Converter):
-    """Like :func:`concat_examples`, but copies to a GPU asynchronously.
+    """Does as :func:`concat_examples`, but copies to a GPU asynchronously.
 
-    The batch is put together in page-locked host memory, from which the copy to the GPU runs on a
-    separate stream, while kernels use the previous batch. It keeps two batches, so every updater
-    needs its own instance.
+    The batch is assembled in page-locked host memory, from which the copy to the GPU runs on a
+    separate stream, while kernels use the previous batch. The converter keeps two batches, so every
+    updater needs its own instance.
 
     The arrays of a batch must not be used after two more batches were requested. On the CPU, where
-    there is nothing to copy, this is :func:`concat_examples`.
+    no copy is needed, the converter is equal to :func:`concat_examples`.
 
     Args:
-        stream: the stream of the copies; None makes one.
+        stream: the stream of the copies; None makes a new stream.
         compute_stream: the stream of the kernels that use the arrays; None means
             the stream that is current when a batch is requested.
 
@@ -43,7 +43,7 @@ class ConcatWithAsyncTransfer(Converter):
         self._slots: tuple[_Slot, _Slot] | None = None
 
     def __del__(self):
-        # The pool reuses the memory of the last batches on this stream.
+        # The memory pool reuses the memory of the last batches on this stream.
         if self._device and self._last_compute is not None and not sys.is_finalizing():
             with self._device.create_context():
                 self._stream.wait_event(self._last_compute.record())
@@ -54,7 +54,7 @@ class ConcatWithAsyncTransfer(Converter):
         """See :func:`concat_examples`.
 
         Raises:
-            RuntimeError: an earlier batch went to another GPU.
+            RuntimeError: an earlier batch was copied to another GPU.
         """
         device = None if device is None else backend.get_device(device)
         if not isinstance(device, cuda.GpuDevice):
@@ -72,8 +72,8 @@ class ConcatWithAsyncTransfer(Converter):
                 self._stream = cuda.Stream(non_blocking=True)
         elif self._device != device:
             raise RuntimeError(
-                f"ConcatWithAsyncTransfer: an instance serves one GPU; it has served "
-                f"{self._device} and cannot serve {device}"
+                f"ConcatWithAsyncTransfer: an instance copies to one GPU only; it has copied to "
+                f"{self._device} and cannot copy to {device}: make another instance"
             )
 
     def _transfer(self, arrays):
@@ -82,8 +82,8 @@ class ConcatWithAsyncTransfer(Converter):
         assert self._slots is not None  # _prepare has already made them
         slot, previous = self._slots
         self._slots = previous, slot
-        # By now all kernels are queued that use the previous batch; those that use this slot's were
-        # when the previous batch was requested.
+        # All kernels that use the previous batch are queued by now. The kernels that use this
+        # slot's batch were queued when the previous batch was requested.
         previous.end_of_use = compute.record()
         if slot.end_of_use is not None:
             self._stream.wait_event(slot.end_of_use)
@@ -104,16 +104,16 @@ class ConcatWithAsyncTransfer(Converter):
 
 
 class _Slot:
-    """The memory of one batch."""
+    """The host and GPU memory of one batch."""
 
     def __init__(self):
-        self.arrays = []  # kernels may still use these arrays, so they are kept on the GPU
+        self.arrays = []  # arrays on the GPU, which kernels may still use
         self.end_of_use = None
         self.end_of_copy = None
         self._pinned = {}
 
     def send(self, array, stream):
-        """Starts the copy of a host array; returns the array on the GPU."""
+        """Starts to copy a host array; returns the array on the GPU."""
         if cuda.is_gpu_array(array):
             return array
         with stream:

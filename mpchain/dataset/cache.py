@@ -9,7 +9,7 @@ from mpchain.serializers.files import replacing
 
 try:
     import fcntl
-except ImportError:  # windows has no fcntl
+except ImportError:  # Windows has no fcntl
     fcntl = None
 
 _root = None
@@ -18,8 +18,8 @@ _root = None
 def get_dataset_root() -> str:
     """Returns the folder of the cache.
 
-    It is what :func:`set_dataset_root` was given, else the environment variable
-    ``MPCHAIN_DATASET_ROOT``, else ``CHAINER_DATASET_ROOT``, else ``~/.mpchain/dataset``.
+    The folder is the argument of :func:`set_dataset_root`; otherwise the environment variable
+    ``MPCHAIN_DATASET_ROOT`` or ``CHAINER_DATASET_ROOT``; otherwise ``~/.mpchain/dataset``.
 
     Example:
         >>> mpchain.dataset.set_dataset_root("/data")
@@ -47,13 +47,13 @@ def set_dataset_root(path: str | None) -> None:
 
 
 def find_kept(*names: str) -> str | None:
-    """Returns the path of a file that Chainer, too, keeps below its folder of data, or None.
+    """Returns the path of a file that mpchain or Chainer has stored in a folder of data, or None.
 
-    It is looked for below :func:`get_dataset_root`, then ``CHAINER_DATASET_ROOT``, and where no
-    root is set, ``~/.chainer/dataset``.
+    The file is searched below :func:`get_dataset_root`, then below ``CHAINER_DATASET_ROOT``, and,
+    if no root is set, below ``~/.chainer/dataset``.
 
     Args:
-        names: folders and name of the file, below the root.
+        names: the folders below the root, and the name of the file.
 
     Example:
         >>> find_kept("pfnet", "chainer", "mnist", "none.npz") is None
@@ -67,10 +67,10 @@ def find_kept(*names: str) -> str | None:
 
 
 def get_dataset_directory(dataset_name: str, create_directory: bool = True) -> str:
-    """Returns the folder of one data set.
+    """Returns the path of the folder of one data set.
 
     Args:
-        dataset_name: its name, with ``/`` between parts.
+        dataset_name: the name of the data set, with ``/`` between its parts.
         create_directory: whether to make the folder if it does not exist.
 
     Example:
@@ -86,15 +86,15 @@ def get_dataset_directory(dataset_name: str, create_directory: bool = True) -> s
 def cache_or_load_file(
     path: str, creator: Callable[[str], Any], loader: Callable[[str], Any]
 ) -> Any:
-    """Loads a file, or creates it if it does not exist; only one of several processes does so.
+    """Loads a file, or creates it if it does not exist; only one of several processes creates it.
 
     Args:
         path: name of the file.
-        creator: function of a temporary path that writes the file there and returns its content.
+        creator: function of a temporary path that writes the file to it and returns the content.
         loader: function of the path that returns the content.
 
     Returns:
-        The content.
+        The content of the file.
 
     Example:
         >>> def create(path):
@@ -115,7 +115,8 @@ def cache_or_load_file(
 
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Context manager: one process of this machine at a time is in the block for a ``path``.
+    """Context manager: for one ``path``, only one process of this machine at a time is in the
+    block.
 
     Example:
         >>> with mpchain.utils.tempdir() as folder, locked(f"{folder}/file"):

@@ -1,4 +1,4 @@
-"""Converters: from a list of examples to the arrays of a batch."""
+"""Converters, which turn a list of examples into the arrays of a batch."""
 
 import abc
 import functools
@@ -34,8 +34,8 @@ class Converter(abc.ABC):
 
         Args:
             batch: the examples.
-            device: where to put the arrays (what :func:`mpchain.get_device` accepts), or None to
-                leave them.
+            device: device for the arrays (an argument of :func:`mpchain.get_device`), or None to
+                leave them where the examples are.
         """
 
 
@@ -50,13 +50,13 @@ class _FunctionConverter(Converter):
         return self.__wrapped__(batch, device, *args, **kwargs)
 
     def __reduce__(self):
-        return self.__qualname__  # pickled by name, as functions are
+        return self.__qualname__  # the object is pickled by name, as functions are
 
 
 def converter() -> Callable[[Callable[..., Any]], _FunctionConverter]:
-    """Decorator: makes a :class:`Converter` of a function of ``(batch, device)``.
+    """Decorator that makes a :class:`Converter` from a function of ``(batch, device)``.
 
-    The function gets a :class:`mpchain.backend.Device`, or None.
+    The function is called with a :class:`mpchain.backend.Device`, or None, as ``device``.
 
     Example:
         >>> @mpchain.dataset.converter()
@@ -73,7 +73,7 @@ def to_device(device: DeviceLike | None, x: object) -> Any:
 
     Args:
         device: argument of :func:`mpchain.get_device`, or None to leave ``x`` where it is.
-        x: the arrays.
+        x: the array or arrays.
 
     Example:
         >>> mpchain.dataset.to_device("@numpy", (np.zeros(1), {"t": np.ones(1)}))
@@ -91,14 +91,14 @@ def concat_examples(
     Args:
         batch: examples of one kind: arrays of shape (...), scalars, or tuples or dicts of
             these.
-        device: where to put the result (what :func:`mpchain.get_device` accepts), or None to leave
+        device: device for the result (an argument of :func:`mpchain.get_device`), or None to leave
             it where the examples are.
-        padding: None, if all shapes agree; or a scalar with which smaller arrays are
-            padded at the end of each axis. For tuples or dicts of arrays also a tuple or dict
-            with one such value for each.
+        padding: None if all shapes agree; or a scalar with which smaller arrays are padded at the
+            end of each axis. For tuples or dicts of arrays, it may be a tuple or dict with one such
+            value for each array.
 
     Returns:
-        Array of shape (len(batch), ...); for tuples a tuple of arrays, for dicts a dict of arrays.
+        Array of shape (len(batch), ...); for tuples a tuple of such arrays, for dicts a dict.
 
     Raises:
         ValueError: the batch is empty, its examples are of different kinds, or shapes differ
@@ -113,7 +113,7 @@ def concat_examples(
                [ 3, -1]])
     """
     if len(batch) == 0:
-        raise ValueError("concat_examples: batch is empty")
+        raise ValueError("concat_examples: batch must have at least one example")
     first = batch[0]
     if isinstance(first, tuple):
         _check_same(map(len, batch), "examples must be tuples of one length, but the lengths are")
@@ -180,11 +180,11 @@ def _as_one_array(examples):
     try:
         array = np.asarray(examples)
     except ValueError as error:
-        raise ValueError(f"concat_examples: the examples do not make one array: {error}") from error
+        raise ValueError(f"concat_examples: the examples cannot be stacked: {error}") from error
     if array.dtype == object:
         kinds = sorted({type(example).__name__ for example in examples})
         raise ValueError(
-            f"concat_examples: examples of type {', '.join(kinds)} do not make one array"
+            f"concat_examples: examples of type {', '.join(kinds)} cannot be stacked into one array"
         )
     return array
 

@@ -1,4 +1,4 @@
-"""The base of datasets."""
+"""The base class of datasets."""
 
 import operator
 from typing import Any
@@ -9,7 +9,7 @@ from mpchain.typing import Dataset
 
 
 class DatasetMixin:
-    """Indexing in all forms for a dataset that defines ``__len__`` and ``get_example``.
+    """Adds indexing in all forms to a dataset that defines ``__len__`` and ``get_example``.
 
     Example:
         >>> class Squares(mpchain.dataset.DatasetMixin):
@@ -21,8 +21,8 @@ class DatasetMixin:
         (81, [4, 9], [25, 0])
 
     Attributes:
-        has_epochs: whether examples differ from epoch to epoch. Then iterators ask for
-            ``i + epoch * len(self)``, which ``get_example`` gets unchanged.
+        has_epochs: whether examples differ from epoch to epoch. If so, iterators read the index ``i
+            + epoch * len(self)``, which ``get_example`` gets unchanged.
     """
 
     has_epochs: Any = False
@@ -31,13 +31,13 @@ class DatasetMixin:
         """Returns one example or a list of examples.
 
         Args:
-            index: an integer (negative ones count from the end), a slice, a list or array of
-                integers, or an array with a boolean for each example.
+            index: an integer (which counts from the end if it is negative), a slice, a list or
+                array of integers, or an array with a boolean for each example.
 
         Raises:
             IndexError: there is no such example.
         """
-        if type(index) is int:  # the usual case takes half the time this way
+        if type(index) is int:  # this branch halves the time of the usual case
             return self._example(index)
         if isinstance(index, slice):
             return [self.get_example(i) for i in range(*index.indices(len(self)))]
@@ -85,7 +85,7 @@ class DatasetMixin:
 
 
 def check_least(function: str, least: int = 1, /, **numbers: float | None) -> None:
-    """Raises ValueError if one of the numbers is below the least one; None never is.
+    """Raises ValueError if one of the numbers is below ``least``; None is accepted.
 
     Example:
         >>> check_least("MultithreadIterator", n_threads=0)
@@ -98,7 +98,8 @@ def check_least(function: str, least: int = 1, /, **numbers: float | None) -> No
 
 
 def read_in_epoch(dataset: Dataset, i: int, epoch: int) -> Any:
-    """Returns an example, as it is in an epoch if the dataset makes a difference.
+    """Returns an example; if the examples of the dataset differ from epoch to epoch, the one of
+    ``epoch``.
 
     >>> read_in_epoch([10, 20], 1, epoch=3)
     20

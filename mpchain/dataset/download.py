@@ -1,4 +1,4 @@
-"""Downloads files once."""
+"""Downloads files to a cache, each only once."""
 
 import contextlib
 import hashlib
@@ -11,21 +11,21 @@ from mpchain.dataset.cache import find_kept, get_dataset_directory, locked
 from mpchain.serializers.files import open_atomic, sync_folder
 
 _CHUNK = 1 << 16
-_TIMEOUT = 60  # seconds without a single byte
-_ATTEMPTS = 5  # broken connections are tried again
+_TIMEOUT = 60  # seconds without a received byte
+_ATTEMPTS = 5  # attempts to complete a file after broken connections
 
 
 def cached_download(url: str, sha256: str | None = None) -> str:
-    """Downloads a file unless it is in the cache; only one of several processes does so.
+    """Downloads a file unless it is in the cache; only one of several processes downloads it.
 
-    A file that Chainer has downloaded is used where it is.
-    A broken transfer is resumed, by this call or a later one, if the server allows it.
-    Proxies are those of the environment (``http_proxy``, ``https_proxy``, ``no_proxy``).
+    If Chainer has downloaded the file, that copy is used. A broken transfer is resumed, by this
+    call or a later call, if the server allows it. Proxies are read from the environment
+    (``http_proxy``, ``https_proxy``, ``no_proxy``).
 
     Args:
         url: an http, https, ftp or file address.
-        sha256: the hexadecimal SHA-256 checksum of the file, which is verified. Without one,
-            the checksum of the first download is recorded, and a file that later differs from it is
+        sha256: the hexadecimal SHA-256 checksum of the file, which is verified. Without it, the
+            checksum of the first download is recorded, and a later file with another checksum is
             refused.
 
     Returns:
@@ -67,10 +67,10 @@ def _read_text(path):
 
 
 class _Download:
-    """The transfer of a file, through a partial one that outlives the process.
+    """The transfer of a file through a partial file, which stays if the process ends.
 
-    Beside the partial file stands what the server said that identifies the version of the file (its
-    ETag or date), so that parts of different versions are never joined.
+    A second file beside the partial file holds what identifies the version of the file on the
+    server (its ETag or date), so that parts of different versions are never joined.
     """
 
     def __init__(self, url, path, sha256):
@@ -86,13 +86,13 @@ class _Download:
         except OSError:
             if not was_resumed:
                 raise
-            # The partial file was wrong, or the remote file has changed, so all of it is fetched
-            # again.
+            # The partial file was wrong, or the file on the server has changed, so all of it is
+            # fetched again.
             self._complete()
             self._verify()
 
     def keep(self):
-        """Gives the partial file, which is complete, its name in the cache."""
+        """Renames the complete partial file to its name in the cache."""
         if self.sha256 is None:
             with open_atomic(f"{self.path}.sha256", "w") as file:
                 file.write(_sha256_of(self.part))
@@ -103,7 +103,7 @@ class _Download:
         _remove(self.version)
 
     def _complete(self):
-        """Fetches the rest; returns whether a part came from an earlier connection."""
+        """Fetches the rest of the file; returns whether a part came from an earlier connection."""
         # Importing urllib takes a third of numpy's import time, and few programs download anything.
         import http.client
         import urllib.request
@@ -116,7 +116,7 @@ class _Download:
                     self._receive(response)
                 return done > 0 or attempt > 0
             except urllib.request.HTTPError as error:
-                if error.code != 416:  # "range not satisfiable": there was nothing left to fetch
+                if error.code != 416:  # 416 means that the partial file was complete
                     raise self._failure(error) from error
                 self._forget()
             except (OSError, ValueError, http.client.HTTPException) as error:
@@ -129,7 +129,8 @@ class _Download:
         return OSError(f"cached_download: {self.url} could not be fetched: {reason}")
 
     def _done(self):
-        """Returns the number of bytes to resume from; removes a part that cannot be resumed."""
+        """Returns the number of bytes to resume from; removes a partial file that cannot be
+        resumed."""
         if _read_text(self.version) is None:
             _remove(self.part)
         return os.path.getsize(self.part) if os.path.exists(self.part) else 0
@@ -152,7 +153,7 @@ class _Download:
         if start == 0:
             self._forget()
             version = headers.get("ETag", "W/")
-            if version.startswith("W/"):  # a "weak" one does not promise equal bytes
+            if version.startswith("W/"):  # a weak ETag does not promise equal bytes
                 version = headers.get("Last-Modified")
             if version is not None:
                 with open_atomic(self.version, "w") as file:
@@ -203,14 +204,15 @@ def _sha256_of(path):
 
 @contextlib.contextmanager
 def progress(name: str, total: int | None) -> Iterator[Callable[[int], Any]]:
-    """Shows the progress of a transfer on standard error, by tqdm on a terminal, else by lines.
+    """Shows the progress of a transfer on standard error, by tqdm on a terminal, otherwise by
+    lines.
 
     Args:
         name: the name that is shown.
-        total: the size in bytes; None if unknown.
+        total: the size in bytes; None if it is unknown.
 
     Yields:
-        A function to call with the number of bytes just received.
+        A function that must be called with the number of bytes that were just received.
 
     Example:
         >>> with progress("data.gz", total=2) as update:
@@ -219,7 +221,7 @@ def progress(name: str, total: int | None) -> Iterator[Callable[[int], Any]]:
     """
     tqdm = None
     if sys.stderr.isatty():
-        with contextlib.suppress(ImportError):  # a progress bar is optional
+        with contextlib.suppress(ImportError):  # tqdm may be missing
             import tqdm
     if tqdm is None:
         yield _Lines(name, total).update
@@ -229,7 +231,7 @@ def progress(name: str, total: int | None) -> Iterator[Callable[[int], Any]]:
 
 
 class _Lines:
-    """Prints a line at each tenth of the total, or at each 10 MB where the total is unknown."""
+    """Prints a line at each tenth of the total, or after each 10 MB if the total is unknown."""
 
     def __init__(self, name, total):
         self.name, self.total, self.done = name, total, 0

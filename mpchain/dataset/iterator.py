@@ -1,4 +1,4 @@
-"""The base of iterators."""
+"""The base class of iterators."""
 
 from typing import Any, Self
 
@@ -7,15 +7,15 @@ from mpchain.serializer import AbstractSerializer
 
 
 class Iterator:
-    """Yields batches, each a list of examples.
+    """Yields batches, each of which is a list of examples.
 
     Attributes:
         batch_size (int): number of examples in a batch.
         epoch (int): number of completed sweeps over the dataset.
-        epoch_detail (float): the same with the fraction of the current pass.
+        epoch_detail (float): the number of sweeps, with the fraction of the current sweep.
         previous_epoch_detail (float): ``epoch_detail`` before the last batch; None before the
-            first.
-        is_new_epoch (bool): whether the last batch completed a pass.
+            first batch.
+        is_new_epoch (bool): whether the last batch completed a sweep.
 
     Example:
         >>> iterator = mpchain.iterators.SerialIterator("abcd", 2, repeat=False, shuffle=False)
@@ -38,11 +38,11 @@ class Iterator:
         return self
 
     def __next__(self) -> Any:
-        """Returns the next batch; raises StopIteration when there is none."""
+        """Returns the next batch; raises StopIteration if there is none."""
         raise NotImplementedError(f"{type(self).__name__} does not implement __next__")
 
     def next(self) -> Any:
-        """Returns the next batch."""
+        """Returns the next batch, as ``__next__`` does."""
         return self.__next__()
 
     def __enter__(self) -> Self:
@@ -55,4 +55,4 @@ class Iterator:
         """Releases the iterator's resources (threads, processes); called at the end of training."""
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores the position, from which a resumed iterator continues."""
+        """Saves or restores the position, so that a resumed iterator continues from it."""

@@ -10,12 +10,13 @@ _numbers = itertools.count()
 
 
 def from_data(data: object, *, size: int | None = None) -> TabularDataset:
-    """Makes a :class:`mpchain.dataset.TabularDataset` of lists, arrays and functions.
+    """Makes a :class:`mpchain.dataset.TabularDataset` from lists, arrays and functions.
 
     Args:
-        data: one column, a tuple of columns, or a dict of them. A column is a list or array, which
-            gets a unique name; a pair of name and list, array or function of the row number; or a
-            pair of a tuple of names and a function that returns a tuple or dict of values. In a
+        data: one column, a tuple of columns, or a dict of columns. A column is a list or array,
+            which gets a unique name; a pair of a name and a list, array or function of the row
+            number; or a pair of a tuple of names and a function that returns a tuple or dict of
+            values. In a dict the keys are the names, or tuples of names.
             dict the names, or tuples of names, are its keys.
         size: number of rows; required if all columns are functions.
 
@@ -38,7 +39,7 @@ def from_data(data: object, *, size: int | None = None) -> TabularDataset:
 
 
 def _is_named(column):
-    """Returns whether this is a pair of names and values (not two columns side by side)."""
+    """Returns whether ``column`` is a pair of names and values, and not two columns."""
     if not isinstance(column, tuple) or len(column) != 2:
         return False
     names = column[0]
@@ -62,7 +63,7 @@ def _as_named(column):
 
 def _join(columns, size):
     if not columns:
-        raise ValueError("from_data: data has no column")
+        raise ValueError("from_data: data must have at least one column")
     for names, values in columns:
         if isinstance(values, str):
             raise ValueError(f"from_data: column {names!r} is the string {values!r}, not a list")
@@ -70,7 +71,7 @@ def _join(columns, size):
     if size is not None:
         lengths.add(size)
     if not lengths:
-        raise ValueError("from_data: size must be given if all columns are functions")
+        raise ValueError("from_data: size must be passed if all columns are functions")
     if len(lengths) > 1:
         raise ValueError(
             f"from_data: columns must have one length, but the lengths are {sorted(lengths)}"
@@ -83,12 +84,12 @@ def _join(columns, size):
         elif isinstance(names, str):
             datasets.append(_Column(names, values))
         else:
-            raise ValueError(f"from_data: several keys {names} need a function")
+            raise ValueError(f"from_data: the values for several keys {names} must be a function")
     return datasets[0].join(*datasets[1:]) if len(datasets) > 1 else datasets[0]
 
 
 class _Column(TabularDataset):
-    """One list or array."""
+    """A dataset with one column, which is a list or array."""
 
     keys: tuple[str, ...] = ()
     mode: type | None = None

@@ -15,8 +15,8 @@ class TabularDataset(DatasetMixin):
     """Base of datasets with named columns; a subclass defines ``__len__``, :attr:`keys`,
     :attr:`mode` and :meth:`get_examples`.
 
-    Methods such as :meth:`join` and :attr:`slice` return views. They read nothing before an example
-    is requested, and then only the rows and columns that it needs.
+    Methods such as :meth:`join` and :attr:`slice` return views. A view reads no data before an
+    example is requested, and then only the rows and columns that the example needs.
 
     Example:
         >>> from mpchain.dataset import tabular
@@ -30,7 +30,7 @@ class TabularDataset(DatasetMixin):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Names of the columns (tuple of str)."""
+        """The names of the columns, a tuple of str."""
         raise NotImplementedError(f"{type(self).__name__} does not implement keys")
 
     @property
@@ -41,14 +41,14 @@ class TabularDataset(DatasetMixin):
     def get_examples(
         self, indices: list[int] | slice | None, key_indices: tuple[int, ...] | None
     ) -> tuple:
-        """Returns columns.
+        """Reads rows of columns.
 
         Args:
-            indices: the rows, as a list of integers or a slice; None for all.
-            key_indices: the columns, as positions in :attr:`keys`; None for all.
+            indices: the rows, as a list of integers or a slice; None means all rows.
+            key_indices: the columns, as positions in :attr:`keys`; None means all columns.
 
         Returns:
-            Tuple with a list or an array for each column.
+            A tuple with a list or an array for each column.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement get_examples")
 
@@ -65,22 +65,24 @@ class TabularDataset(DatasetMixin):
 
     @property
     def slice(self) -> "_Slicer":
-        """Views by ``dataset.slice[rows]`` or ``dataset.slice[rows, columns]``.
+        """An object that returns views for ``dataset.slice[rows]`` or ``dataset.slice[rows,
+        columns]``.
 
-        Rows are a slice or a list or array of integers or booleans. Columns are one name or
-        position (examples of the view are bare values then), or a tuple of these.
+        Rows are a slice, or a list or array of integers or booleans. Columns are one name or
+        position (examples of the view are then bare values), or a tuple of names and positions.
         """
         return _Slicer(self)
 
     def fetch(self) -> Any:
-        """Reads everything: a tuple or dict of columns, or the only column, by :attr:`mode`."""
+        """Reads all rows; returns a tuple or dict of columns, or the only column, by
+        :attr:`mode`."""
         return _in_mode(self.get_examples(None, None), self.keys, self.mode)
 
     def convert(self, data: object) -> Any:
         """Converts the result of :meth:`fetch` to arrays, column by column.
 
-        :meth:`with_converter` replaces this; :meth:`concat` and :meth:`join` use the first
-        dataset's.
+        :meth:`with_converter` replaces this method; :meth:`concat` and :meth:`join` use the method
+        of the first dataset.
         """
         if isinstance(data, tuple):
             return tuple(map(_as_array, data))
@@ -97,7 +99,7 @@ class TabularDataset(DatasetMixin):
         return _View(self, dict)
 
     def concat(self, *datasets: "TabularDataset") -> "TabularDataset":
-        """Returns a view with the rows of this and the others, one after the other.
+        """Returns a view with the rows of this dataset and of other datasets, one after another.
 
         Args:
             datasets: tabular datasets with the same keys.
@@ -105,7 +107,7 @@ class TabularDataset(DatasetMixin):
         return _Concat(self, *datasets)
 
     def join(self, *datasets: "TabularDataset") -> "TabularDataset":
-        """Returns a view with the columns of this and the others, side by side.
+        """Returns a view with the columns of this dataset and of other datasets, side by side.
 
         Args:
             datasets: tabular datasets of the same length with other keys.
@@ -116,9 +118,9 @@ class TabularDataset(DatasetMixin):
         """Returns a view whose columns a function computes from each example.
 
         Args:
-            keys: names of the new columns (tuple of str), or the one name if the function returns
-                its bare value.
-            transform: function of the values of an example, given as arguments (by name where
+            keys: names of the new columns (tuple of str), or one name if the function returns the
+                bare value of the only column.
+            transform: function of the values of an example, passed as arguments (by name if
                 :attr:`mode` is ``dict``). It returns a tuple or a dict of the new values.
         """
         return _Transform(self, keys, transform)
@@ -129,17 +131,17 @@ class TabularDataset(DatasetMixin):
         """Returns a view whose columns a function computes from whole columns.
 
         Args:
-            keys: as in :meth:`transform`.
-            transform_batch: as ``transform`` of :meth:`transform`, but of the columns of several
-                examples; the new columns must have the same length.
+            keys: see :meth:`transform`.
+            transform_batch: a function like ``transform`` of :meth:`transform`, but of the columns
+                of several examples; the new columns must have the same length.
         """
         return _TransformBatch(self, keys, transform_batch)
 
     def with_converter(self, converter: Callable) -> "TabularDataset":
-        """Returns a view with another :meth:`convert`.
+        """Returns a view whose :meth:`convert` calls another function.
 
         Args:
-            converter: function of the columns, given as arguments (by name where :attr:`mode` is
+            converter: function of the columns, passed as arguments (by name if :attr:`mode` is
                 ``dict``).
         """
         return _WithConverter(self, converter)
@@ -152,7 +154,7 @@ def _in_mode(columns, keys, mode):
 
 
 def _apply(function, data):
-    """Calls a function of several values with what stands for them in one of the modes."""
+    """Calls a function with data of any mode: a dict by name, a tuple by position, or one value."""
     if isinstance(data, tuple):
         return function(*data)
     return function(**data) if isinstance(data, dict) else function(data)
@@ -169,7 +171,7 @@ def _as_array(column):
 
 
 class _View(TabularDataset):
-    """All of a dataset, perhaps in another mode; the base of the other views."""
+    """A view of a whole dataset, perhaps in another mode; the base class of the other views."""
 
     def __init__(self, dataset, mode):
         self.dataset = dataset
@@ -194,10 +196,10 @@ class _View(TabularDataset):
 
 
 class DelegateDataset(_View):
-    """Base of a user's tabular dataset that is made of another one.
+    """Base of a user's tabular dataset that is made from another tabular dataset.
 
     Args:
-        dataset: the dataset, to which everything is passed on.
+        dataset: the dataset, to which all calls are delegated.
 
     Example:
         >>> from mpchain.dataset import tabular
@@ -297,7 +299,7 @@ def _as_indices(rows):
         return rows
     if not rows:
         return slice(0, 0)
-    stop = None if rows.stop < 0 else rows.stop  # a slice would count a negative stop from the end
+    stop = None if rows.stop < 0 else rows.stop  # in a slice, it would count from the end
     return slice(rows.start, stop, rows.step)
 
 
@@ -307,7 +309,7 @@ def _key_index(key, keys):
             raise KeyError(f"TabularDataset.slice: no column {key!r}; the columns are {keys}")
         return keys.index(key)
     if isinstance(key, (bool, np.bool_)) or not hasattr(key, "__index__"):
-        raise TypeError(f"TabularDataset.slice: a column is a name or a position, not {key!r}")
+        raise TypeError(f"TabularDataset.slice: a column must be a name or a position, not {key!r}")
     index = operator.index(key)
     if not -len(keys) <= index < len(keys):
         raise IndexError(f"TabularDataset.slice: column {index} is out of range for {keys}")
@@ -416,7 +418,7 @@ class _Transform(_View):
         return tuple([[row[i] for row in rows] for i in wanted])
 
     def _values(self, result):
-        """Returns the new values or columns, by position, from the function's result."""
+        """Returns the new values or columns, by position, from the result of the function."""
         if self._is_bare:
             return (result,)
         if isinstance(result, dict) and result.keys() == set(self.keys):

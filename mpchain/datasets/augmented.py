@@ -1,4 +1,4 @@
-"""Random changes of examples that do not depend on who reads them."""
+"""Random changes of examples, which do not depend on the process that reads them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,21 +10,21 @@ from mpchain.typing import Dataset
 
 
 class AugmentedDataset(DatasetMixin):
-    """A dataset whose examples go through a function with random numbers when they are read.
+    """A dataset that applies a function with random numbers to its examples when they are read.
 
-    The numbers are a function of the seed, the example and the epoch. So an example is changed in
-    the same way by one process, by any number of workers, on any rank, and after a resume; and in
-    another way in each epoch. All iterators of mpchain, :class:`SubDataset`,
-    :class:`ConcatenatedDataset`, :class:`TransformDataset` and
-    :func:`~mpchain.distributed.scatter_dataset` pass on the epoch: ``dataset[i + epoch * n]``, of
-    ``n`` examples, is example ``i`` in that epoch, and ``dataset[i]`` the one in epoch 0.
+    The random numbers are a function of the seed, the example and the epoch. An example is
+    therefore changed in the same way by one process, by any number of workers, on any rank, and
+    after a resume; and in a different way in each epoch. All iterators of mpchain,
+    :class:`SubDataset`, :class:`ConcatenatedDataset`, :class:`TransformDataset` and
+    :func:`~mpchain.distributed.scatter_dataset` pass on the epoch: for ``n`` examples, ``dataset[i
+    + epoch * n]`` is example ``i`` in that epoch, and ``dataset[i]`` is example ``i`` in epoch 0.
 
     Args:
         dataset: the dataset.
         transform: function of an example, or of its first element if it is a tuple, and a
             :class:`numpy.random.Generator`; see :mod:`mpchain.datasets.transforms`.
-        seed: determines all numbers; from 0 to 2**64 - 1.
-        whole: whether the function gets the whole tuple.
+        seed: an integer from 0 to 2**64 - 1, which determines all random numbers.
+        whole: whether the function gets the whole tuple, rather than its first element.
 
     Raises:
         ValueError: the seed is out of range.
@@ -55,7 +55,7 @@ class AugmentedDataset(DatasetMixin):
 
     def get_example(self, i: int) -> Any:
         epoch, i = divmod(i, len(self))
-        # The counter's first two words count the draws for the example.
+        # The first two words of the counter count the draws for the example.
         philox = np.random.Philox(key=self._seed, counter=[0, 0, i, epoch])
         random = np.random.Generator(philox)
         example = self._dataset[i]

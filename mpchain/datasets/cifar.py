@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, downloaded once, in their binary form: no pickle is involved."""
+"""CIFAR-10 and CIFAR-100, downloaded once in their binary form, which is read without pickle."""
 
 from typing import NamedTuple
 
@@ -16,9 +16,9 @@ _PIXELS = 3 * 32 * 32
 class _Source(NamedTuple):
     url: str
     sha256: str
-    train: dict[str, int]  # the files in the archive, with their numbers of images
+    train: dict[str, int]  # maps each file in the archive to its number of images
     test: dict[str, int]
-    n_labels: int  # bytes before the pixels; the last one is the label
+    n_labels: int  # bytes before the pixels; the last byte is the label
 
 
 SOURCES = {
@@ -44,14 +44,14 @@ def get_cifar10(
 ) -> list[TupleDataset] | list[Array]:
     """Returns CIFAR-10: 50,000 and 10,000 color images of 32x32 pixels in ten classes.
 
-    It is downloaded (170 MB) on the first call and cached in
+    The data is downloaded (170 MB) by the first call and cached in
     :func:`mpchain.dataset.get_dataset_root`.
 
     Args:
         withlabel: whether examples are pairs of image and label (int32), or images only.
         ndim: 3 for images of shape (3, 32, 32), 1 for (3072,).
-        scale: pixels are between 0 and this.
-        dtype: the dtype of the images; None for ``config.dtype``.
+        scale: the greatest value of a pixel; the least is 0.
+        dtype: the dtype of the images; None means ``config.dtype``.
 
     Returns:
         Training and test set: two :class:`TupleDataset`, or two arrays of images without labels.
@@ -73,9 +73,9 @@ def get_cifar10(
 def get_cifar100(
     withlabel: bool = True, ndim: int = 3, scale: float = 1.0, dtype: DTypeLike | None = None
 ) -> list[TupleDataset] | list[Array]:
-    """Returns CIFAR-100, which has 100 classes (arguments: see :func:`get_cifar10`).
+    """Returns CIFAR-100, which has 100 classes; for the arguments see :func:`get_cifar10`.
 
-    The labels are the 100 fine ones.
+    The labels are the 100 fine labels, not the 20 coarse ones.
 
     Example:
         >>> train, test = mpchain.datasets.get_cifar100(ndim=1)  # doctest: +SKIP
@@ -84,7 +84,7 @@ def get_cifar100(
 
 
 def _get(name, withlabel, ndim, scale, dtype):
-    kept = {f"cifar/{name.replace('cifar', 'cifar-')}.npz": _read}  # Chainer's cache has this file
+    kept = {f"cifar/{name.replace('cifar', 'cifar-')}.npz": _read}  # the name in Chainer's cache
     file = f"{name}/pixels_and_labels"
     arrays = load(f"get_{name}", file, lambda fetch: _make(name, fetch), kept=kept)
     return make_datasets(f"get_{name}", arrays, 255, withlabel, ndim, scale, dtype, np.int32)

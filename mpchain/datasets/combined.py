@@ -1,4 +1,4 @@
-"""Datasets made of other datasets: side by side, one after the other, transformed."""
+"""Datasets that are made of other datasets: side by side, one after another, or transformed."""
 
 import bisect
 import itertools
@@ -12,7 +12,7 @@ from mpchain.typing import Dataset
 
 
 class _SideBySide(DatasetMixin):
-    """Datasets of one length; a list of indices selects columns from them."""
+    """Base of datasets of one length, side by side; a list of indices selects rows of columns."""
 
     def _column(self, dataset, index):
         if isinstance(dataset, DatasetMixin) or is_array(dataset):
@@ -23,8 +23,8 @@ class _SideBySide(DatasetMixin):
 class TupleDataset(_SideBySide):
     """Datasets side by side; an example is the tuple of their examples.
 
-    A slice gives a list of examples. A list or array of indices gives a tuple of columns, as in
-    Chainer: of an array ``x``, ``x[indices]``; of anything else, a list.
+    A slice selects a list of examples. A list or array of indices selects a tuple of columns, as in
+    Chainer: ``x[indices]`` for an array ``x``, and a list for any other dataset.
 
         >>> x, t = TupleDataset(np.eye(3), np.arange(3))[[2, 0]]
         >>> t
@@ -53,11 +53,11 @@ class TupleDataset(_SideBySide):
 class DictDataset(_SideBySide):
     """Datasets side by side; an example is the dict of their examples.
 
-    A slice gives a list of examples, a list or array of indices a dict of columns, as
-    :class:`TupleDataset` does.
+    A slice selects a list of examples, a list or array of indices a dict of columns, as in
+    :class:`TupleDataset`.
 
     Args:
-        datasets: datasets (arrays, lists, ...) of one length, by key.
+        datasets: datasets (arrays, lists, ...) of one length, passed by key.
 
     Example:
         >>> dataset = DictDataset(x=np.eye(3), t=[5, 6, 7])
@@ -83,7 +83,7 @@ class DictDataset(_SideBySide):
 
 def _check_lengths(kind, datasets):
     if not datasets:
-        raise ValueError(f"{kind}: no datasets are given")
+        raise ValueError(f"{kind}: pass at least one dataset")
     lengths = {name: len(dataset) for name, dataset in datasets.items()}
     if len(set(lengths.values())) > 1:
         listing = ", ".join(f"{name} has {length}" for name, length in lengths.items())
@@ -91,13 +91,13 @@ def _check_lengths(kind, datasets):
     for name, dataset in datasets.items():
         if getattr(dataset, "has_epochs", False):
             raise ValueError(
-                f"{kind}: {name} differs from epoch to epoch, which this dataset does not pass on: "
-                f"make the {kind} first, and an AugmentedDataset of it"
+                f"{kind}: the examples of {name} differ from epoch to epoch, but this dataset does "
+                f"not pass on the epoch: make the {kind} first, and an AugmentedDataset of it"
             )
 
 
 class ConcatenatedDataset(DatasetMixin):
-    """Datasets one after the other.
+    """Datasets one after another, as one dataset.
 
     Args:
         datasets: datasets (arrays, lists, ...).
@@ -123,7 +123,7 @@ class ConcatenatedDataset(DatasetMixin):
 
 
 class TransformDataset(DatasetMixin):
-    """A dataset whose examples go through a function when they are read.
+    """A dataset that applies a function to its examples when they are read.
 
     Args:
         dataset: the dataset.

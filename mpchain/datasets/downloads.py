@@ -21,17 +21,17 @@ def load(
     hint: str = "",
     kept: dict[str, Callable] | None = None,
 ) -> dict[str, Array]:
-    """Returns the arrays of a data set, from the cache, or else Chainer's, if it has them.
+    """Returns the arrays of a data set, from mpchain's cache, Chainer's cache, or a download.
 
     Args:
         function: the public function, for messages.
-        name: folder and name, without extension, of the file in the cache.
-        make: function of ``fetch`` that returns the arrays by name; ``fetch(url, sha256)``
+        name: folder and name of the file in the cache, without extension.
+        make: function of ``fetch`` that returns a dict of arrays; ``fetch(url, sha256)``
             downloads a file and returns its path.
         compression: whether the file in the cache is compressed.
-        hint: added to the message if a download fails.
-        kept: the files in which Chainer keeps the data set, below ``pfnet/chainer``, each with a
-            function of its path that returns arrays by name.
+        hint: text that is added to the message if a download fails.
+        kept: dict from each file in which Chainer stores the data set, below ``pfnet/chainer``, to
+            a function of its path that returns a dict of arrays.
 
     Raises:
         OSError: a download failed.
@@ -71,7 +71,7 @@ def make_datasets(
     label_dtype: DTypeLike,
     rgb_format: bool = False,
 ) -> list:
-    """Makes a dataset of each part.
+    """Makes a dataset of each part of a data set, such as its training and test set.
 
     Args:
         function: the public function, for messages.
@@ -80,15 +80,15 @@ def make_datasets(
             (n,).
         white: the largest pixel value.
         withlabel: whether examples are pairs of image and label, or images only.
-        ndim: number of axes of an image: (pixels,), (height, width), which images with
-            channels do not have, or (channels, height, width).
-        scale: the value that ``white`` is scaled to; 0 stays 0.
-        dtype: the dtype of the images; None for the configuration's.
+        ndim: number of axes of an image: 1 for (pixels,), 2 for (height, width), which is
+            impossible for images with channels, or 3 for (channels, height, width).
+        scale: the value to which ``white`` is scaled; 0 stays 0.
+        dtype: the dtype of the images; None means ``config.dtype``.
         label_dtype: the dtype of the labels.
-        rgb_format: whether to make three equal channels of the one; needs ``ndim=3``.
+        rgb_format: whether to repeat the only channel three times; requires ``ndim=3``.
 
     Returns:
-        List with a :class:`TupleDataset`, or an array of images, for each part.
+        A list with a :class:`TupleDataset`, or an array of images, for each part.
 
     Example:
         >>> arrays = {"train_x": np.full((1, 2, 2), 255), "train_y": np.array([7])}

@@ -1,4 +1,4 @@
-"""Images in folders, one for each class."""
+"""A dataset of images in folders, with one folder for each class."""
 
 import os
 from collections.abc import Iterable
@@ -15,31 +15,31 @@ EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", 
 
 
 class ImageFolderDataset(DatasetMixin):
-    """Image files in a folder that has a folder for each class.
+    """The image files in a folder that has a folder for each class.
 
     An example is a pair of an array (channels, height, width), with values mostly from 0 to 255,
-    and a label: the number of the class in the order of the names, an array of shape (). Files lie
+    and a label: the number of the class in the order of the names, an array of shape (). Files are
     in the folder of their class or below it, and are sorted by path, so that the order is the same
-    everywhere. The dataset holds paths only. Images are decoded by whoever asks: a worker of
-    :class:`~mpchain.iterators.MultiprocessIterator`, or the rank to which
+    everywhere. The dataset holds only paths. The process that reads an example decodes the image: a
+    worker of :class:`~mpchain.iterators.MultiprocessIterator`, or the rank to which
     :func:`~mpchain.distributed.scatter_dataset` or
-    :func:`~mpchain.distributed.create_sharded_iterator` has given the example.
+    :func:`~mpchain.distributed.create_sharded_iterator` has assigned the example.
 
     Args:
-        root: the folder.
-        classes: names of the classes in the order of their labels; None: all folders, sorted.
+        root: path of the folder.
+        classes: names of the classes in the order of their labels; None means all folders, sorted.
         color: ``'RGB'`` or ``'L'`` (gray) converts all images; None leaves them unchanged.
-        extensions: ends of the names of files that are images, in small letters.
-        dtype: the dtype of the images; None for ``config.dtype``.
+        extensions: endings of the names of image files, in lower case.
+        dtype: the dtype of the images; None means ``config.dtype``.
         label_dtype: the dtype of the labels.
 
     Attributes:
         classes: names of the classes.
         paths: paths of the files.
-        labels: array of the labels, (n,).
+        labels: array of the labels, of shape (n,).
 
     Raises:
-        ValueError: there are no classes, or one of them has no images.
+        ValueError: there are no classes, or a class has no images.
         RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
 
     Example:

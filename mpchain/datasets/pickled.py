@@ -1,4 +1,4 @@
-"""Datasets of arbitrary objects, stored with pickle: the only place that unpickles a file."""
+"""Datasets of arbitrary objects, stored with pickle; no other module unpickles a file."""
 
 import os
 import pickle
@@ -10,15 +10,15 @@ from mpchain.dataset import DatasetMixin
 
 
 class PickleDataset(DatasetMixin):
-    """Objects in a file that :class:`PickleDatasetWriter` wrote, read one by one.
+    """The objects in a file of :class:`PickleDatasetWriter`, each of which is read when needed.
 
-    Never open a file from a source that you do not trust: reading a pickle can run any code.
+    Never open a file from an untrusted source, because reading a pickle can run any code.
 
     Args:
-        reader: file object opened for reading bytes, which can seek.
+        reader: file object opened for reading bytes, which must be able to seek.
 
     Raises:
-        ValueError: the file does not consist of pickles (found out without executing them).
+        ValueError: the file does not consist of pickles; the check does not execute them.
 
     Example:
         >>> import io
@@ -45,7 +45,8 @@ class PickleDataset(DatasetMixin):
             return pickle.load(self._reader)
 
     def _open_again(self):
-        """In another process: a position in the file is common to all that inherited it."""
+        """Opens the file again in another process, because processes share the position in an
+        inherited file."""
         name = self._reader.name
         self._reader.close()
         self._reader = open(name, "rb")
@@ -66,7 +67,7 @@ class PickleDataset(DatasetMixin):
         self._process = os.getpid()
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file object."""
         self._reader.close()
 
     def __enter__(self) -> Self:
@@ -77,7 +78,8 @@ class PickleDataset(DatasetMixin):
 
 
 def _find_pickles(reader):
-    """Positions of the pickles in a file, by their operation codes: nothing is executed."""
+    """Returns the positions of the pickles in a file, from their operation codes, without
+    executing."""
     starts = []
     reader.seek(0)
     while True:
@@ -113,7 +115,7 @@ class PickleDatasetWriter:
         self._protocol = protocol
 
     def write(self, x: object) -> None:
-        """Appends an object."""
+        """Appends an object to the file."""
         pickle.dump(x, self._writer, self._protocol)
 
     def flush(self) -> None:
@@ -121,7 +123,7 @@ class PickleDatasetWriter:
         self._writer.flush()
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file object."""
         self._writer.close()
 
     def __enter__(self) -> Self:
@@ -132,13 +134,13 @@ class PickleDatasetWriter:
 
 
 def open_pickle_dataset(path: str | os.PathLike) -> PickleDataset:
-    """Opens a :class:`PickleDataset`; never one from a source that you do not trust.
+    """Opens a :class:`PickleDataset`; never open a file from an untrusted source.
 
     Args:
         path: path of a file that :func:`open_pickle_dataset_writer` made.
 
     Returns:
-        PickleDataset: to be closed, or used in a ``with`` block.
+        The dataset, which must be closed, or used in a ``with`` block.
 
     Example:
         >>> with open_pickle_dataset("data.pkl") as dataset:  # doctest: +SKIP
@@ -162,7 +164,7 @@ def open_pickle_dataset_writer(
         protocol: version of pickle's format.
 
     Returns:
-        PickleDatasetWriter: to be closed, or used in a ``with`` block.
+        The writer, which must be closed, or used in a ``with`` block.
 
     Example:
         >>> with mpchain.utils.tempdir() as folder:

@@ -19,12 +19,12 @@ _SHA256 = {
 def get_ptb_words() -> tuple[Array, ...]:
     """Returns the Penn Treebank as Mikolov prepared it: 929,589, 73,760 and 82,430 words.
 
-    Each line ends with the word ``<eos>``. The text is downloaded (6 MB) on the first call and kept
-    below :func:`mpchain.dataset.get_dataset_root`.
+    Each line ends with the word ``<eos>``. The text is downloaded (6 MB) by the first call and
+    cached below :func:`mpchain.dataset.get_dataset_root`.
 
     Returns:
         Training, validation and test set: three arrays of word numbers (int32) of shape (words,);
-        :func:`get_ptb_words_vocabulary` says which words they are.
+            :func:`get_ptb_words_vocabulary` maps the words to these numbers.
 
     Raises:
         OSError: the download failed.
@@ -43,7 +43,7 @@ def get_ptb_words() -> tuple[Array, ...]:
 def get_ptb_words_vocabulary() -> dict[str, int]:
     """Returns the 10,000 words of :func:`get_ptb_words` as a dict from word to number.
 
-    Words are numbered as they first occur.
+    Words are numbered in the order of their first occurrence.
 
     Example:
         >>> mpchain.datasets.get_ptb_words_vocabulary()["<eos>"]  # doctest: +SKIP

@@ -1,4 +1,5 @@
-"""Parts of datasets, in their order or (the functions ``..._random``) in a random one."""
+"""Parts of datasets, in the order of the dataset or (functions ``..._random``) in a random
+order."""
 
 import operator
 from collections.abc import Sequence
@@ -14,14 +15,14 @@ _Order = Sequence[int] | Array | None
 
 
 class SubDataset(DatasetMixin):
-    """Some examples of a dataset.
+    """A contiguous part of a dataset, in its own order or in a permutation.
 
     Args:
         dataset: the dataset.
-        start: first position.
-        finish: position after the last one.
-        order: a permutation of the dataset's indices, in which positions are counted; None for its
-            own order.
+        start: the first position.
+        finish: the position after the last one.
+        order: a permutation of the dataset's indices, to which the positions refer; None means the
+            dataset's own order.
 
     Example:
         >>> SubDataset("abcde", 1, 3)[:], SubDataset("abcde", 0, 2, order=[4, 3, 2, 1, 0])[:]
@@ -41,7 +42,8 @@ class SubDataset(DatasetMixin):
             )
         self._dataset = dataset
         self.has_epochs = getattr(dataset, "has_epochs", False)
-        # Elements of a list of Python integers can be read faster than those of an array.
+        # The elements of a list of Python integers can be read faster than the elements of an
+        # array.
         self._indices = (
             range(start, finish) if order is None else np.asarray(order)[start:finish].tolist()
         )
@@ -65,7 +67,7 @@ def split_dataset(dataset: Dataset, split_at: int, order: _Order = None) -> _Pai
     Args:
         dataset: the dataset.
         split_at: number of examples in the first part.
-        order: a permutation of the dataset's indices; None for its own order.
+        order: a permutation of the dataset's indices; None means its own order.
 
     Returns:
         Two :class:`SubDataset`.
@@ -104,12 +106,12 @@ def split_dataset_random(dataset: Dataset, first_size: int, seed: int | None = N
 
 
 def split_dataset_n(dataset: Dataset, n: int, order: _Order = None) -> list[SubDataset]:
-    """Splits a dataset into ``n`` parts of one size; up to ``n - 1`` examples are left out.
+    """Splits a dataset into ``n`` parts of equal size; up to ``n - 1`` examples are left out.
 
     Args:
         dataset: the dataset.
         n: number of parts.
-        order: a permutation of the dataset's indices; None for its own order.
+        order: a permutation of the dataset's indices; None means its own order.
 
     Returns:
         List of ``n`` :class:`SubDataset`.
@@ -124,7 +126,7 @@ def split_dataset_n(dataset: Dataset, n: int, order: _Order = None) -> list[SubD
 
 
 def split_dataset_n_random(dataset: Dataset, n: int, seed: int | None = None) -> list[SubDataset]:
-    """See :func:`split_dataset_n`, in random order.
+    """Does as :func:`split_dataset_n`, in random order.
 
     Args:
         dataset: the dataset.
@@ -141,16 +143,16 @@ def split_dataset_n_random(dataset: Dataset, n: int, seed: int | None = None) ->
 def get_cross_validation_datasets(
     dataset: Dataset, n_folds: int, order: _Order = None
 ) -> list[_Pair]:
-    """Makes pairs of training and test set so that each example is in exactly one test set.
+    """Makes pairs of training and test set such that each example is in exactly one test set.
 
     Args:
         dataset: the dataset.
         n_folds: number of pairs.
-        order: a permutation of the dataset's indices; None for its own order.
+        order: a permutation of the dataset's indices; None means its own order.
 
     Returns:
-        List of ``n_folds`` pairs of :class:`SubDataset`; the test sets' sizes differ by one at
-        most.
+        List of ``n_folds`` pairs of :class:`SubDataset`; the sizes of the test sets differ by at
+        most one.
 
     Example:
         >>> for train, test in mpchain.datasets.get_cross_validation_datasets("abc", 3):
@@ -165,7 +167,7 @@ def get_cross_validation_datasets(
     ends = [i * n // n_folds for i in range(n_folds + 1)]
     pairs = []
     for start, finish in zip(ends[-2::-1], ends[:0:-1]):
-        # The test set comes last in the order that begins right after it.
+        # In the order that begins right after the test set, the test set comes last.
         pairs.append(split_dataset(dataset, n - (finish - start), np.roll(order, -finish)))
     return pairs
 
@@ -173,7 +175,7 @@ def get_cross_validation_datasets(
 def get_cross_validation_datasets_random(
     dataset: Dataset, n_folds: int, seed: int | None = None
 ) -> list[_Pair]:
-    """See :func:`get_cross_validation_datasets`, in random order.
+    """Does as :func:`get_cross_validation_datasets`, in random order.
 
     Args:
         dataset: the dataset.

@@ -1,4 +1,4 @@
-"""SVHN, downloaded once."""
+"""SVHN, the digits of house numbers, downloaded once."""
 
 import functools
 
@@ -27,19 +27,19 @@ def get_svhn(
 ) -> list[TupleDataset] | list[Array]:
     """Returns SVHN: 73,257 and 26,032 color images of 32x32 pixels, digits of house numbers.
 
-    It is downloaded (246 MB; 1.6 GB with ``add_extra``) on the first call and cached in
+    The data is downloaded (246 MB; 1.6 GB with ``add_extra``) by the first call and cached in
     :func:`mpchain.dataset.get_dataset_root`.
 
     Args:
         withlabel: whether examples are pairs of image and label, or images only.
-        scale: pixels are between 0 and this.
-        dtype: the dtype of the images, which have shape (3, 32, 32); None for ``config.dtype``.
+        scale: the greatest value of a pixel; the least is 0.
+        dtype: the dtype of the images, which have shape (3, 32, 32); None means ``config.dtype``.
         label_dtype: the dtype of the labels (0 to 9).
-        add_extra: whether to return the 531,131 further training images too.
+        add_extra: whether to return the 531,131 extra training images, too.
 
     Returns:
-        Training and test set, and with ``add_extra`` the further ones: :class:`TupleDataset`, or
-        arrays of images without labels.
+        Training and test set, and with ``add_extra`` the extra set: :class:`TupleDataset`, or
+            arrays of images without labels.
 
     Raises:
         OSError: the download failed.
@@ -72,5 +72,5 @@ def _read(path):
 
 
 def _arrays(x, y):
-    labels = y.ravel() % 10  # the file's label of the digit 0 is 10
+    labels = y.ravel() % 10  # in the file, the label of the digit 0 is 10
     return {"x": np.ascontiguousarray(x.transpose(3, 2, 0, 1)), "y": labels}

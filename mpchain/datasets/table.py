@@ -1,4 +1,4 @@
-"""Tables: CSV files, and columns in memory."""
+"""Datasets from tables: CSV files, or columns in memory."""
 
 import csv
 import math
@@ -16,37 +16,40 @@ NUMBER, CATEGORY = "number", "category"
 
 
 class TableDataset(DatasetMixin):
-    """Rows of a table: numbers and categories as one array of features, and a target.
+    """The rows of a table: numbers and categories as one array of features, and a target.
 
-    An example is a pair ``(x, t)``. ``x`` is the array (features,) of the input columns: a number
-    is one feature, a category as many as it has values, of which one is 1 and the others are 0.
-    ``t`` is an array (1,) if the target is a number, or its class, an int32 array of shape (), if
-    it is a category. Without a target an example is ``x``.
+    An example is a pair ``(x, t)``. ``x`` is an array of shape (features,) for the input columns: a
+        column of numbers becomes one feature, a column of categories one feature for each category,
+        of which one is 1 and the others are 0. ``t`` is an array of shape (1,) if the target is a
+        number, or the number of its category, an int32 array of shape (), if it is a category.
+        Without a target, an example is ``x``.
 
-    A column is a column of numbers if all its values are; else it is one of categories, which are
-    sorted. Give the types of the training data to other files, so that their features are the same.
+    A column is a column of numbers if all its values are numbers; otherwise it is a column of
+    categories, which are sorted. Pass the types of the training data for other files, so that their
+    features are the same.
 
     Args:
         table: path of a CSV file, whose first line has the names of the columns; or a mapping of
             names to columns, such as a ``pandas.DataFrame``.
-        target: name of the column to predict; None: there is none.
-        inputs: names of the input columns; None: all others.
-        types: type of columns by name: ``"number"``, ``"category"``, or a list of the categories.
-        missing: what stands for a number that is not there, an empty text or NaN; None: it is
-            refused.
-        dtype: the dtype of the numbers; None for ``config.dtype``.
+        target: name of the column to predict; None means no target.
+        inputs: names of the input columns; None means all columns except the target.
+        types: dict from name to the type of a column: ``"number"``, ``"category"``, or a list of
+            the categories.
+        missing: the number that replaces a missing number (an empty text or NaN); None refuses
+            missing numbers.
+        dtype: the dtype of the numbers; None means ``config.dtype``.
         encoding: the encoding of the file.
-        options: for :func:`csv.reader`, such as ``delimiter=";"``.
+        options: arguments of :func:`csv.reader`, such as ``delimiter=";"``.
 
     Attributes:
-        x: array of the features of all rows, (rows, features).
-        t: array of their targets, (rows, 1) or (rows,); None without a target.
+        x: array of the features of all rows, of shape (rows, features).
+        t: array of the targets of all rows, of shape (rows, 1) or (rows,); None without a target.
         features: name of each feature, such as ``"age"`` and ``"color=red"``.
-        types: type of each column that is used: ``"number"``, or the list of its categories.
+        types: dict from each used column to its type: ``"number"``, or the list of its categories.
 
     Raises:
-        ValueError: a column is not there, rows or columns have different lengths, or a value does
-            not have the type of its column.
+        ValueError: a column is missing, rows or columns have different lengths, or a value does not
+            have the type of its column.
 
     Example:
         >>> columns = {"age": [3, 5], "color": ["red", "blue"], "kind": ["a", "b"]}
@@ -122,7 +125,8 @@ class TableDataset(DatasetMixin):
         return dict(zip(names, zip(*rows) if rows else [()] * len(names)))
 
     def _convert(self, name, column, wanted):
-        """Returns the type of a column, and its array: numbers, or numbers of categories."""
+        """Returns the type of a column, and an array of its numbers or of the numbers of its
+        categories."""
         texts = ["" if _is_missing(value) else str(value) for value in column]
         if wanted is None:
             is_number = any(texts) and all(not text or _is_number(text) for text in texts)
@@ -147,7 +151,7 @@ class TableDataset(DatasetMixin):
         for row, text in enumerate(texts):
             if not text and self._missing is None:
                 raise ValueError(
-                    f"{self._name}: row {row} of {name!r} has no value; missing=... fills it"
+                    f"{self._name}: row {row} of {name!r} has no value; pass missing=... to fill it"
                 )
             if text and not _is_number(text):
                 raise ValueError(

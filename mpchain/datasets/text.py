@@ -1,4 +1,4 @@
-"""Lines of text files."""
+"""A dataset of the lines of text files."""
 
 import array
 import codecs
@@ -13,7 +13,7 @@ from typing import Any
 
 from mpchain.dataset import DatasetMixin
 
-# Python's "utf-16" and "utf-32" write a mark first that says which of the two byte orders it is.
+# In Python's "utf-16" and "utf-32", a mark at the beginning says which of two byte orders follows.
 _NATIVE = "-le" if sys.byteorder == "little" else "-be"
 _MARKS = {
     "utf-16": {BOM_UTF16_LE: "utf-16-le", BOM_UTF16_BE: "utf-16-be", b"": f"utf-16{_NATIVE}"},
@@ -25,19 +25,19 @@ _ENDS = {None: ("\r\n", "\r", "\n"), "": ("\r\n", "\r", "\n")}
 
 
 class TextDataset(DatasetMixin):
-    """The lines of a text file, or of several side by side, each with its line end.
+    """The lines of a text file, or of several files side by side, each with its line end.
 
-    Where lines begin is found out once; the files must not change afterwards. The dataset may be
-    pickled, for other processes that see the same files.
+    The positions of the lines are found once; the files must not change afterwards. The dataset may
+    be pickled for other processes that see the same files.
 
     Args:
         paths: path of a file, whose lines are the examples (str); or a list of paths of files with
-            the same number of lines, where an example is a tuple of str.
+            the same number of lines, so that an example is a tuple of str.
         encoding, errors, newline: see :func:`open`; a list has one entry for each file.
-        filter_func: function of a line of each file that returns whether to keep the example.
+        filter_func: function of one line of each file that returns whether to keep the example.
 
     Raises:
-        ValueError: no file is given, or the numbers of lines differ.
+        ValueError: there is no path, or the numbers of lines differ.
 
     Example:
         >>> with mpchain.utils.tempdir() as folder:
@@ -78,7 +78,7 @@ class TextDataset(DatasetMixin):
         return lines[0] if self._is_single else lines
 
     def close(self) -> None:
-        """Does nothing, since files are opened only while they are read; programs may call it."""
+        """Does nothing, because files are open only while they are read; programs may call it."""
 
     def _read(self, number):
         return tuple([file[number] for file in self._files])
@@ -96,7 +96,9 @@ class _Lines:
 
     def __init__(self, path, encoding, errors, newline):
         if newline not in (None, "", "\n", "\r", "\r\n"):
-            raise ValueError(f"TextDataset: newline must be as for open(), not {newline!r}")
+            raise ValueError(
+                f"TextDataset: newline must be None, '', '\\n', '\\r' or '\\r\\n', not {newline!r}"
+            )
         self.path = os.path.abspath(path)
         self.errors = errors or "strict"
         self.newline: str | None = newline
@@ -109,7 +111,7 @@ class _Lines:
         if self._map is None:
             with open(self.path, "rb") as file:
                 is_empty = os.fstat(file.fileno()).st_size == 0
-                # An empty file cannot be mapped.
+                # An empty file cannot be mapped into memory.
                 self._map = (
                     b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                 )
@@ -119,7 +121,8 @@ class _Lines:
         return self.__dict__ | {"_map": None}
 
     def _find_lines(self, content, start):
-        """Positions in the file: where each line begins, and where the last one ends."""
+        """Returns the positions in the file at which each line begins, and at which the last line
+        ends."""
         ends = [end.encode(self.encoding) for end in _ENDS.get(self.newline, (self.newline or "",))]
         width = len("\n".encode(self.encoding))
         starts = array.array("q", [start])
@@ -145,7 +148,8 @@ class _Lines:
 
 
 def _find_encoding(encoding, content):
-    """Returns the encoding without a mark at the beginning, and the mark's length."""
+    """Returns the encoding that expects no mark at the beginning, and the mark's length in
+    bytes."""
     for mark, concrete in _MARKS.get(codecs.lookup(encoding).name, {}).items():
         if content[: len(mark)] == mark:
             return concrete, len(mark)

@@ -1,7 +1,7 @@
 """Changes of images, for :class:`~mpchain.datasets.AugmentedDataset`.
 
-Each is a function of an array (channels, height, width) and a :class:`numpy.random.Generator`.
-Those that are not random need no generator.
+Each transform is a function of an array (channels, height, width) and a
+:class:`numpy.random.Generator`. Transforms that are not random need no generator.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ Random = np.random.Generator | None
 
 
 class Compose:
-    """Several transforms, one after the other.
+    """Applies several transforms, one after another.
 
     Args:
         transforms: the transforms.
@@ -40,10 +40,11 @@ class Compose:
 
 @dataclasses.dataclass(frozen=True)
 class Resize:
-    """Resizes images by linear interpolation, which averages when it shrinks them.
+    """Resizes images by linear interpolation, which averages pixels when images shrink.
 
     Args:
-        size: (height, width), or the length of the shorter side, which keeps the proportions.
+        size: (height, width), or the length of the shorter side, in pixels; a single length keeps
+            the proportions.
 
     Example:
         >>> Resize(8)(np.zeros((3, 16, 32), np.float32)).shape
@@ -62,10 +63,10 @@ class Resize:
 
 @dataclasses.dataclass(frozen=True)
 class CenterCrop:
-    """Cuts out the middle.
+    """Cuts out the middle of an image.
 
     Args:
-        size: (height, width), or both.
+        size: (height, width) in pixels, or one number for both.
 
     Example:
         >>> CenterCrop(2)(np.arange(16.0).reshape(1, 4, 4))
@@ -82,11 +83,11 @@ class CenterCrop:
 
 @dataclasses.dataclass(frozen=True)
 class RandomCrop:
-    """Cuts out a place that is drawn.
+    """Cuts out a part of an image at a random position.
 
     Args:
-        size: (height, width), or both.
-        pad: number of zeros to add on each side before.
+        size: (height, width) in pixels, or one number for both.
+        pad: number of zeros that are first added on each side.
 
     Example:
         >>> RandomCrop(2)(np.zeros((1, 4, 4)), np.random.default_rng(0)).shape
@@ -108,14 +109,14 @@ class RandomCrop:
 
 @dataclasses.dataclass(frozen=True)
 class RandomResizedCrop:
-    """Cuts out a part of drawn area, proportions and place, and resizes it.
+    """Cuts out a part of random area, proportions and position, and resizes it.
 
-    If ten parts do not fit, the greatest part in the middle that has allowed proportions is taken.
+    If ten drawn parts do not fit, the greatest central part with allowed proportions is used.
 
     Args:
-        size: (height, width), or both.
-        scale: least and greatest share of the area.
-        ratio: least and greatest width by height; its logarithm is drawn uniformly.
+        size: (height, width) of the result in pixels, or one number for both.
+        scale: least and greatest share of the image's area.
+        ratio: least and greatest width divided by height; its logarithm is drawn uniformly.
 
     Example:
         >>> RandomResizedCrop(4)(np.zeros((3, 9, 9), np.float32), np.random.default_rng(0)).shape
@@ -147,11 +148,11 @@ class RandomResizedCrop:
 
 @dataclasses.dataclass(frozen=True)
 class RandomFlip:
-    """Mirrors some of the images.
+    """Mirrors an image with a probability.
 
     Args:
-        p: probability.
-        vertical: whether top and bottom change places; else left and right.
+        p: the probability that an image is mirrored.
+        vertical: whether top and bottom are swapped; if not, left and right are.
 
     Example:
         >>> RandomFlip(p=1.0)(np.array([[[1, 2]]]), np.random.default_rng(0))
@@ -171,12 +172,12 @@ class RandomFlip:
 
 @dataclasses.dataclass(frozen=True)
 class RandomErasing:
-    """Fills a rectangle of drawn area and place in some of the images.
+    """Fills a rectangle of random area and position, with a probability.
 
     Args:
-        p: probability.
-        scale: least and greatest share of the area.
-        value: the fill value.
+        p: the probability that an image is changed.
+        scale: least and greatest share of the image's area.
+        value: the value of the filled pixels.
 
     Example:
         >>> image = np.ones((1, 8, 8), np.float32)
@@ -206,11 +207,11 @@ class RandomErasing:
 
 @dataclasses.dataclass(frozen=True)
 class ColorJitter:
-    """Changes brightness, contrast and saturation, in this order, by drawn factors.
+    """Changes brightness, contrast and saturation, in this order, by random factors.
 
     Args:
         brightness, contrast, saturation: greatest difference of the factor from 1.
-        white: the greatest value of an image; results are limited to values from 0 to it.
+        white: the greatest value of an image; results are clipped to the range from 0 to ``white``.
 
     Example:
         >>> ColorJitter(0.4, 0.4, 0.4)(np.ones((3, 2, 2)), np.random.default_rng(0)).shape
@@ -242,7 +243,7 @@ class Normalize:
     """Subtracts means and divides by standard deviations.
 
     Args:
-        mean, std: numbers, or one for each channel.
+        mean, std: numbers, or sequences of one number for each channel.
 
     Example:
         >>> Normalize(1.0, 2.0)(np.full((1, 1, 1), 5.0, np.float32))
@@ -265,7 +266,7 @@ class Normalize:
 
 
 def resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Returns an image in another size, as floats.
+    """Returns an image in another size, as a floating-point array.
 
     >>> resized(np.ones((1, 4, 4), np.float32), (2, 3)).shape
     (1, 2, 3)
@@ -302,11 +303,11 @@ def _size(name, image):
 
 
 def _room(name, image, size):
-    """Returns the numbers of rows and columns by which the image exceeds ``size``."""
+    """Returns the numbers of rows and columns by which an image exceeds ``size``."""
     (height, width), (rows, columns) = _size(name, image), _pair(size)
     if rows > height or columns > width:
         raise ValueError(
-            f"{name}: size {rows} x {columns} must not exceed the image's, {height} x {width}"
+            f"{name}: size {rows} x {columns} must not exceed the image, {height} x {width}"
         )
     return height - rows, width - columns
 
@@ -319,6 +320,6 @@ def _cut(image, top, left, size):
 def _given(name, random):
     if random is None:
         raise TypeError(
-            f"{name}: random must be a numpy.random.Generator; AugmentedDataset has one"
+            f"{name}: random must be a numpy.random.Generator, which AugmentedDataset passes"
         )
     return random

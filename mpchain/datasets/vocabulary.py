@@ -1,4 +1,4 @@
-"""Words and their numbers."""
+"""The words of texts and their numbers."""
 
 import collections
 from collections.abc import Callable, Iterable, Sequence
@@ -12,13 +12,13 @@ class Vocabulary:
     """Numbered words, which convert texts to arrays of int32 and back.
 
     Args:
-        words: the words in the order of their numbers; :meth:`build` takes them from texts.
-        unknown: one of them, which stands for all others; None: other words are refused.
+        words: the words in the order of their numbers; :meth:`build` collects them from texts.
+        unknown: the word that replaces all other words; None refuses other words.
         split: function of a text (str) that returns its words.
 
     Attributes:
         words: list of the words.
-        unknown: see above.
+        unknown: the argument of the same name.
 
     Raises:
         ValueError: a word occurs twice, or ``unknown`` is not one of the words.
@@ -41,7 +41,7 @@ class Vocabulary:
         self._numbers = {word: i for i, word in enumerate(self.words)}
         if len(self._numbers) < len(self.words):
             twice = next(word for i, word in enumerate(self.words) if self._numbers[word] != i)
-            raise ValueError(f"Vocabulary: words must differ, but {twice!r} is there twice")
+            raise ValueError(f"Vocabulary: words must differ, but {twice!r} occurs twice")
         if unknown is not None and unknown not in self._numbers:
             raise ValueError(f"Vocabulary: unknown must be one of the words, not {unknown!r}")
 
@@ -56,20 +56,21 @@ class Vocabulary:
         unknown: str | None = "<unk>",
         split: Callable[[str], Sequence[str]] = str.split,
     ) -> "Vocabulary":
-        """Returns the vocabulary of texts: the special words, then the others, frequent ones first.
+        """Returns the vocabulary of texts: the special words, then all other words, frequent words
+        first.
 
-        Words that are equally frequent are in the order in which they come, so all ranks that read
+        Equally frequent words are in the order of their first occurrence, so all ranks that read
         the same texts have the same numbers.
 
         Args:
-            texts: texts, or sequences of words.
-            max_size: largest number of words, special ones included; None: no limit.
+            texts: an iterable of texts, or of sequences of words.
+            max_size: the greatest number of words, including special words; None means no limit.
             min_count: the minimum number of occurrences of a word.
-            specials: the first words, whether they are there or not.
+            specials: the first words of the vocabulary, whether or not they occur in the texts.
             unknown, split: see :class:`Vocabulary`.
 
         Raises:
-            ValueError: there is no room for the special words.
+            ValueError: ``max_size`` is less than the number of special words.
 
         Example:
             >>> mpchain.datasets.Vocabulary.build(["b a b", "c b a"], max_size=3).words
@@ -99,29 +100,29 @@ class Vocabulary:
         """Returns the number of a word.
 
         Raises:
-            KeyError: it is not in the vocabulary, and no word stands for unknown ones.
+            KeyError: the word is not in the vocabulary, and ``unknown`` is None.
         """
         number = self._numbers.get(word)
         if number is None:
             if self.unknown is None:
-                raise KeyError(f"Vocabulary: {word!r} is not in it, and it has no unknown word")
+                raise KeyError(f"Vocabulary: {word!r} is not one of the words, and unknown is None")
             number = self._numbers[self.unknown]
         return number
 
     def encode(self, text: str | Sequence[str]) -> Array:
-        """Returns the numbers of the words of a text, or of a sequence of words: (n,), int32.
+        """Returns the numbers of the words of a text, or of a sequence of words, as int32 (n,).
 
         Raises:
-            KeyError: see ``[]``.
+            KeyError: a word is not in the vocabulary, and ``unknown`` is None.
         """
         words = self._split(text) if isinstance(text, str) else text
         return np.fromiter(map(self.__getitem__, words), np.int32, len(words))
 
     def decode(self, numbers: Iterable[int]) -> list[str]:
-        """Returns the words of numbers, such as an integer array (n,).
+        """Returns the words that have the given numbers, which may be an integer array (n,).
 
         Raises:
-            IndexError: there is no word of that number.
+            IndexError: there is no word with one of the numbers.
         """
         found = []
         for number in numbers:

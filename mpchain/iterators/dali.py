@@ -13,18 +13,19 @@ from mpchain.serializer import AbstractSerializer
 class DaliIterator(Iterator):
     """Yields the batches that a DALI pipeline reads and prepares, on the CPU or on a GPU.
 
-    It is experimental: only a double of DALI has tested it, since DALI needs a GPU.
+    The iterator is experimental: it was tested only with a double of DALI, because DALI needs a
+        GPU.
 
-    An example is the tuple of its arrays in the pipeline's outputs: NumPy arrays of outputs on the
-    CPU, CuPy arrays of those on a GPU. The pipeline chooses the order (``random_shuffle`` of its
+    An example is the tuple of its arrays in the pipeline's outputs: NumPy arrays for outputs on the
+    CPU, CuPy arrays for outputs on a GPU. The pipeline chooses the order (``random_shuffle`` of its
     reader). Only the position in the epoch is saved; a restored pipeline starts from the beginning.
 
     Args:
-        pipeline: pipeline with at least one reader; it is built if necessary.
+        pipeline: pipeline with at least one reader; the iterator builds it if necessary.
         repeat: whether to continue after the first epoch.
 
     Attributes:
-        current_position (int): number of examples of this epoch that have been read.
+        current_position (int): the number of examples of this epoch that have been read.
 
     Raises:
         RuntimeError: DALI is not installed.
@@ -80,7 +81,7 @@ class DaliIterator(Iterator):
     def __next__(self) -> Any:
         if not self._repeat and self.epoch > 0:
             raise StopIteration
-        # The pipeline reuses its memory for the next batch.
+        # The outputs are copied, because the pipeline reuses its memory for the next batch.
         examples = list(zip(*[map(_copy, output) for output in self.pipeline.run()]))
         self._previous_epoch_detail = self.epoch_detail
         if not self._repeat:

@@ -18,7 +18,7 @@ from mpchain.typing import Dataset
 
 
 class _TimeoutWarning(RuntimeWarning):
-    """Reading a batch takes longer than ``dataset_timeout``."""
+    """The category of the warning that reading a batch takes longer than ``dataset_timeout``."""
 
 
 class MultiprocessIterator(PrefetchingIterator):
@@ -26,37 +26,38 @@ class MultiprocessIterator(PrefetchingIterator):
 
     Each process reads a part of each batch and returns arrays through shared memory. The dataset is
     pickled once, and all processes share one copy of its arrays. The first request for a batch
-    starts the processes. They end by :meth:`finalize`, when the iterator is collected, or when this
-    process ends for any reason. Random numbers that the dataset draws from NumPy's global state or
-    :mod:`random` differ between processes; NumPy's state at the start determines them.
+    starts the processes. They end when :meth:`finalize` is called, when the iterator is collected,
+    or when this process ends for any reason. Random numbers that the dataset draws from NumPy's
+    global state or :mod:`random` differ between processes; they are determined by NumPy's state at
+    the start.
 
-    Exceptions of the dataset are raised here, with the traceback of the process. After a process
+    An exception of the dataset is raised here, with the traceback of the process. After a process
     was killed, the next call reads the lost batch again.
 
-    Processes are not forked from this one, because MPI and threads do not survive a fork. A script
-    therefore works below ``if __name__ == "__main__":``, and datasets and transforms are
-    importable. Otherwise (a lambda, a local function) threads read the examples, and a warning says
-    why; Python's lock then limits the speed.
+    Processes are not forked from this process, because MPI and threads do not survive a fork. A
+    script must therefore work below ``if __name__ == "__main__":``, and datasets and transforms
+    must be importable. Otherwise (a lambda, a local function) threads read the examples, and a
+    warning says why; Python's lock then limits the speed.
 
     Args:
         dataset, batch_size, repeat, shuffle, order_sampler: see :class:`SerialIterator`.
         n_processes: number of processes; None means the number of cores.
         n_prefetch: number of batches to read ahead.
-        shared_mem: bytes of shared memory for each example; larger examples travel through pipes.
+        shared_mem: bytes of shared memory for each example; larger examples are sent through pipes.
             None adapts the size to the examples.
-        dataset_timeout: seconds of waiting for a batch that cause a :attr:`TimeoutWarning`; None
-            never warns.
+        dataset_timeout: seconds of waiting for a batch after which a :attr:`TimeoutWarning` is
+            issued; None never warns.
         maxtasksperchild: number of batches after which a process is replaced, for datasets that
             leak memory; None means never.
-        start_method: 'forkserver', 'spawn' or (not with MPI, nor after OpenMP has started
-            threads) 'fork'. None means the method set by :func:`multiprocessing.set_start_method`
-            unless it is 'fork', else the forkserver or, if unavailable, spawn. Only None allows
+        start_method: 'forkserver', 'spawn' or (not with MPI, nor after OpenMP has started threads)
+            'fork'. None means the method set by :func:`multiprocessing.set_start_method`, unless it
+            is 'fork'; otherwise the forkserver or, if it is not available, spawn. Only None allows
             threads in place of processes.
 
     Raises:
         TypeError: the dataset cannot be pickled, and ``start_method`` is not None.
-        ValueError: a number is below 1 (``n_prefetch``, ``shared_mem``: 0), or as
-            :class:`SerialIterator` does.
+        ValueError: a number is below 1 (``n_prefetch``, ``shared_mem``: below 0), or an argument is
+            one that :class:`SerialIterator` refuses.
 
     Example:
         >>> with mpchain.iterators.MultiprocessIterator(
@@ -105,7 +106,7 @@ class MultiprocessIterator(PrefetchingIterator):
             for reader, part in zip(self._readers, parts):
                 reader.request(part)
         except BaseException:
-            # Some workers already read their part of a batch that will not be requested.
+            # Some workers have already read their part of a batch that will not be requested.
             self._end_readers()
             raise
         return (self._readers or [])[: len(parts)], []
@@ -123,7 +124,7 @@ class MultiprocessIterator(PrefetchingIterator):
                     )
                 answers.append(reader.receive())
         except _TimeoutWarning:
-            raise  # a filter turned the warning into an error; the batch may still come
+            raise  # a filter has turned the warning into an error
         except BaseException:
             self._end_readers()
             raise
@@ -154,7 +155,7 @@ class MultiprocessIterator(PrefetchingIterator):
             sizes = self.n_prefetch + 1, -(-self.batch_size // n_readers)
             sizes += (self.shared_mem, self.maxtasksperchild)
             readers = [Reader(context, shared, seed, *sizes) for seed in seeds]
-        # This also runs when the iterator is collected, and before this process ends.
+        # The finalizer also runs when the iterator is collected, and before this process ends.
         self._stop_readers = util.Finalize(self, _stop, (readers, shared), exitpriority=10)
         self._readers = readers
 
@@ -164,15 +165,15 @@ class MultiprocessIterator(PrefetchingIterator):
             return _Inherited(self.dataset)
         if self._start_method is None and runs_main_program_again():
             raise TypeError(
-                "MultiprocessIterator: the program works outside of "
-                "`if __name__ == '__main__':`, so that each process would repeat it"
+                "MultiprocessIterator: the script does its work outside of "
+                "`if __name__ == '__main__':`, so each process would repeat the work"
             )
         try:
             return Shared(self.dataset)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise TypeError(
-                f"MultiprocessIterator: the dataset cannot be pickled for other processes: {error} "
-                "(its functions must be importable, not lambdas or local ones)"
+                f"MultiprocessIterator: the dataset must be picklable for other processes: {error} "
+                "(its functions must be importable, so neither lambdas nor local ones)"
             ) from error
 
     def _end_readers(self):
@@ -194,19 +195,19 @@ def _n_cores():
 
 
 class _Inherited:
-    """A dataset that forked processes have anyhow."""
+    """A dataset that forked processes inherit from this process."""
 
     def __init__(self, dataset):
         self._dataset = dataset
-        # Otherwise, each process would start its own resource tracker, which removes shared memory
-        # that it has seen.
+        # Otherwise, each process would start its own resource tracker, which would remove shared
+        # memory that this process still uses.
         resource_tracker.ensure_running()
 
     def load(self):
         return self._dataset
 
     def unlink(self):
-        """There is nothing to free."""
+        """Does nothing, because no shared memory was made."""
 
 
 def _stop(readers, shared):

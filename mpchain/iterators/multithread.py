@@ -15,15 +15,16 @@ from mpchain.typing import Dataset
 class MultithreadIterator(PrefetchingIterator):
     """Yields the batches of :class:`SerialIterator`, which threads read ahead.
 
-    It helps if reading an example waits (for a disk, a network) or computes outside of Python's
-    lock, as NumPy and image decoders do. Several threads use the dataset at once.
+    The iterator helps if reading an example waits (for a disk or a network) or computes outside of
+    Python's lock, as NumPy and image decoders do. Several threads use the dataset at once.
 
     Args:
         dataset, batch_size, repeat, shuffle, order_sampler: see :class:`SerialIterator`.
         n_threads: number of threads.
 
     Raises:
-        ValueError: ``n_threads`` is below 1, or as :class:`SerialIterator` does.
+        ValueError: ``n_threads`` is below 1, or an argument is one that :class:`SerialIterator`
+            refuses.
 
     Example:
         >>> with mpchain.iterators.MultithreadIterator(range(4), 2, shuffle=False) as iterator:

@@ -1,4 +1,4 @@
-"""The order in which an epoch visits the examples."""
+"""Functions that choose the order in which an epoch visits the examples."""
 
 import abc
 import json
@@ -25,15 +25,15 @@ class OrderSampler(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, current_order: Array, current_position: int) -> Array:
-        """Returns the next epoch's order.
+        """Returns the order of the next epoch.
 
         Args:
-            current_order: indices of the examples in the order of the ending epoch; before the
-                first epoch 0, 1, ..., n - 1.
-            current_position: number of visited examples.
+            current_order: indices of the examples in the order of the epoch that ends; 0, 1, ..., n
+                - 1 before the first epoch.
+            current_position: number of examples that were visited in the epoch.
 
         Returns:
-            numpy.ndarray: indices, of any number above 0.
+            An array of at least one index.
         """
 
     def serialize(self, serializer: AbstractSerializer) -> None:  # noqa: B027 (a sampler may be without state)
@@ -43,9 +43,8 @@ class OrderSampler(abc.ABC):
 class ShuffleOrderSampler(OrderSampler):
     """Returns a random permutation for each epoch.
 
-    Args:
-        random_state: the source of the permutations, saved with the iterator. None means NumPy's
-            global state, with which the orders are those of Chainer for the same seed.
+    random_state: the source of the permutations, which is saved with the iterator. None means
+    NumPy's global state, with which the orders are those of Chainer for the same seed.
 
     Example:
         >>> sampler = ShuffleOrderSampler(np.random.RandomState(0))
@@ -80,20 +79,21 @@ class ShuffleOrderSampler(OrderSampler):
 class SimilarLengthOrderSampler(ShuffleOrderSampler):
     """Returns a random order in which the examples of a batch are of similar length.
 
-    So batches of sequences need little padding. Batches are random: the examples are permuted,
-    those of each ``n_batches`` batches are sorted by length, and the batches are permuted again.
-    An iterator that repeats begins an epoch within a batch if the batch size does not divide the
-    number of examples; its batches are then less alike.
+    Batches of sequences then need little padding. They are still random: the examples are permuted,
+        the examples of each ``n_batches`` batches are sorted by length, and the batches are
+        permuted again. If the batch size does not divide the number of examples, an iterator that
+        repeats begins an epoch within a batch; the lengths in its batches are then less similar.
 
     Args:
-        lengths: length of each example.
+        lengths: sequence of the lengths of the examples.
         batch_size: the batch size of the iterator.
-        n_batches: more make lengths more similar, and batches less random.
+        n_batches: number of batches that are sorted together; a greater number makes lengths more
+            similar, and batches less random.
         random_state: see :class:`ShuffleOrderSampler`.
 
     Raises:
-        ValueError: ``batch_size`` or ``n_batches`` is below 1, or, when it is called, the number of
-            examples is not that of the lengths.
+        ValueError: ``batch_size`` or ``n_batches`` is below 1; raised by a call if the number of
+            examples is not the number of lengths.
 
     Example:
         >>> lengths = [5, 1, 4, 2]
@@ -127,6 +127,6 @@ class SimilarLengthOrderSampler(ShuffleOrderSampler):
             part[:] = part[np.argsort(self._lengths[part], kind="stable")]
         n_full = len(order) // self._batch_size * self._batch_size
         batches = order[:n_full].reshape(-1, self._batch_size)
-        # The incomplete batch, which has the longest examples of its section, stays last.
+        # The incomplete batch, which has the longest examples of its group, stays last.
         batches = batches[super().__call__(np.arange(len(batches)), 0)]
         return np.concatenate([batches.reshape(-1), order[n_full:]])

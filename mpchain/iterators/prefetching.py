@@ -1,4 +1,4 @@
-"""The base of iterators that request batches before they are needed."""
+"""The base class of iterators that request batches before they are needed."""
 
 import abc
 import collections
@@ -30,7 +30,7 @@ def divide(sequence: Sequence, n_parts: int) -> list:
 
 
 class _Ahead(SerialIterator):
-    """Runs ahead of another iterator, which receives the orders drawn on the way."""
+    """Runs ahead of another iterator, which receives the orders that are drawn on the way."""
 
     def _next_order(self):
         if self.epoch + 1 not in self._later_orders:
@@ -39,15 +39,16 @@ class _Ahead(SerialIterator):
 
 
 class PrefetchingIterator(SerialIterator):
-    """The base of iterators that request batches ahead.
+    """The base class of iterators that request batches before they are needed.
 
     All attributes and the saved state belong to the batch that was returned last; a resumed
-    iterator repeats the requests beyond it. Orders of later epochs that were drawn for requests are
-    kept and saved, so that none is drawn twice. Everything runs in the calling thread.
+    iterator repeats the requests for later batches. Orders of later epochs that were drawn for
+    requests are kept and saved, so that no order is drawn twice. All methods run in the calling
+    thread.
 
     Args:
         dataset, batch_size, repeat, shuffle, order_sampler: see :class:`SerialIterator`.
-        n_prefetch: number of batches to request ahead.
+        n_prefetch: number of batches to request before they are needed.
 
     Example:
         >>> issubclass(mpchain.iterators.MultithreadIterator, PrefetchingIterator)
@@ -77,7 +78,7 @@ class PrefetchingIterator(SerialIterator):
 
     @abc.abstractmethod
     def _result(self, request):
-        """Returns the examples of a finished request, or raises the dataset's exception."""
+        """Returns the examples of a finished request, or raises the exception of the dataset."""
 
     def __next__(self) -> Any:
         self._look_ahead()
@@ -104,10 +105,10 @@ class PrefetchingIterator(SerialIterator):
             kind = type(self).__name__
             raise RuntimeError(f"{kind}: the dataset raised StopIteration") from error
 
-    # Prefetching
+    # These methods request batches ahead.
 
     def _look_ahead(self):
-        """Requests the next batches."""
+        """Requests later batches until ``n_prefetch`` are pending."""
         if self._ahead is None:
             self._ahead = object.__new__(_Ahead)
             names = ("dataset", "batch_size", "order_sampler", "_repeat", "_later_orders")
@@ -122,18 +123,18 @@ class PrefetchingIterator(SerialIterator):
             self._requests.append((self.start(indices), position))
 
     def _forget(self):
-        """Drops all requests; the next batch repeats them."""
-        # Each entry has the position after it; the oldest comes first.
+        """Drops all requests; the next call for a batch repeats them."""
+        # Each entry has a request and the position after it; the oldest entry comes first.
         self._requests = collections.deque()
         self._ahead = None  # the iterator that runs ahead
 
     def _cancel(self):
-        """Waits for all requests and drops them."""
+        """Waits for all requests, and drops their results."""
         for request, _ in list(self._requests):
             self._wait(request)
         self._forget()
 
-    # State
+    # These methods set, save and restore the position.
 
     def reset(self) -> None:
         self._cancel()
@@ -145,7 +146,7 @@ class PrefetchingIterator(SerialIterator):
         super().serialize(serializer)
 
     def __getstate__(self) -> Any:
-        """A copy has the same position and no requests."""
+        """Returns the state of a copy, which has the same position and no requests."""
         state = {name: x for name, x in vars(self).items() if name not in ("_requests", "_ahead")}
         return state | {"_later_orders": dict(self._later_orders)}
 

@@ -1,4 +1,4 @@
-"""A process that reads examples of a dataset: its two sides."""
+"""A process that reads examples of a dataset, and the object that controls it."""
 
 import collections
 import concurrent.futures
@@ -12,24 +12,24 @@ from mpchain.iterators.shared_memory import Pickled, Segment, unpickle_copy
 from mpchain.iterators.worker import Worker, portable
 from mpchain.typing import Array, Dataset
 
-_MARGIN = 1.25  # later examples may be larger than the first ones
+_MARGIN = 1.25  # later examples may be larger than the first examples
 
 
 class Reader:
-    """A process that reads examples, replaced by a new one after ``max_tasks`` requests.
+    """A process that reads examples; a new process replaces it after ``max_tasks`` requests.
 
     Each pending request has a segment of shared memory, which holds first the indices and then the
-    arrays of the examples. The messages are so short that they always fit into the pipe: sending
-    one never waits.
+    arrays of the examples. The messages are so short that they always fit into the pipe, so sending
+    a message never waits.
 
     Args:
-        context: from :func:`mpchain.iterators.worker.get_context`.
+        context: a result of :func:`mpchain.iterators.worker.get_context`.
         dataset: object whose ``load()`` returns the dataset in the process.
-        seed: determines random numbers.
-        n_segments: largest number of pending requests.
-        n_indices: largest number of indices in a request.
-        shared_mem: bytes of shared memory for each example, or None to adapt.
-        max_tasks: number of requests after which the process is replaced, or None.
+        seed: the seed of the random generators in the process.
+        n_segments: the greatest number of pending requests.
+        n_indices: the greatest number of indices in a request.
+        shared_mem: bytes of shared memory for each example; None adapts the size to the examples.
+        max_tasks: number of requests after which the process is replaced; None means never.
 
     Example:
         >>> reader = Reader(context, shared_dataset, (0,), 2, 32, None, None)  # doctest: +SKIP
@@ -52,7 +52,7 @@ class Reader:
         self._max_tasks = max_tasks
         self._worker: Worker | None = None
         self._n_workers = self._n_tasks = 0
-        self._pending = collections.deque()  # worker, segment, whether it is the worker's last
+        self._pending = collections.deque()  # (worker, segment, whether it is the last)
         self._segments: list[Any] = [None] * n_segments
         self._n_requests = 0
         self._least_size = 8 * n_indices
@@ -60,7 +60,7 @@ class Reader:
         self._adapts = shared_mem is None
 
     def request(self, indices: Array) -> None:
-        """Requests the examples with these indices."""
+        """Requests the examples with the given indices."""
         worker = self._worker
         if worker is None or self._n_tasks == self._max_tasks:
             worker = self._start_worker()
@@ -82,7 +82,8 @@ class Reader:
         return worker
 
     def _segment(self, slot):
-        """Returns the segment of a slot, replaced by one of the current size if memory allows."""
+        """Returns the segment of a slot; replaces it by a segment of the present size if memory
+        allows."""
         segment = self._segments[slot]
         if segment is None or segment.size < self._size:
             larger = self._make_segment(needed=segment is None)
@@ -104,14 +105,15 @@ class Reader:
                 ) from error
             warnings.warn(
                 f"MultiprocessIterator: cannot allocate {self._size} bytes of shared memory "
-                f"({error}); examples travel through pipes, which is slower",
+                f"({error}); examples are sent through pipes, which is slower",
                 RuntimeWarning,
             )
             self._adapts, self._size = False, self._least_size
             return Segment(self._size) if needed else None
 
     def poll(self, timeout: float | None) -> bool:
-        """Returns whether the oldest request was answered or its process ended in time."""
+        """Returns whether within ``timeout`` the oldest request was answered, or its process
+        ended."""
         return self._pending[0][0].poll(timeout)
 
     def receive(self) -> list | BaseException:
@@ -137,7 +139,7 @@ class Reader:
         return from_columns(unpickle_copy(text, places, nbytes, by_pipe))
 
     def _workers(self):
-        """Returns the process, and those whose last answers have not been received."""
+        """Returns the worker, and earlier workers whose last answers have not been received."""
         workers = [worker for worker, _, _ in self._pending]
         if self._worker is not None:
             workers.append(self._worker)
@@ -178,7 +180,7 @@ class ThreadReader:
         self._pending = collections.deque()
 
     def request(self, indices: Array) -> None:
-        """Requests the examples with these indices."""
+        """Requests the examples with the given indices."""
         self._pending.append(self._thread.submit(self._read, indices.tolist()))
 
     def _read(self, indices):
@@ -218,7 +220,7 @@ def _free(segment):
 
 
 def _read(pipe, dataset, seed, max_tasks):
-    """The program of the process: answers requests."""
+    """Answers requests until the pipe is closed; the process runs this function."""
     np.random.seed(seed)
     random.seed(np.random.bytes(8))
     dataset = dataset.load()
@@ -254,11 +256,11 @@ def _answer(dataset, n, memory):
 
 
 class Columns:
-    """Examples of one kind, column by column: all first elements, all second ones, ...
+    """Examples of one kind, stored by columns: all first elements, all second elements, ...
 
     Attributes:
-        kind (type): tuple, dict, or None for examples that are their only element.
-        keys (tuple): the keys of the dicts.
+        kind (type): tuple, dict, or None for examples with a single, bare element.
+        keys (tuple): the keys of the dicts; None for other kinds.
         columns (list): for each element, an array of shape (n, ...) or a list of length n.
 
     Example:
@@ -310,7 +312,7 @@ def from_columns(columns: Columns | list) -> list:
 
 
 def _column(values):
-    """Returns values as one array if its elements are identical to them, else as a list."""
+    """Returns values as one array if the array can represent them exactly, otherwise as a list."""
     first = values[0]
     kind = type(first)
     if kind is np.ndarray and first.ndim > 0 and not first.dtype.hasobject:

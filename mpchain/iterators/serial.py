@@ -1,4 +1,4 @@
-"""The iterator that reads examples one after the other in the calling thread."""
+"""The iterator that reads examples one after another in the calling thread."""
 
 import operator
 from collections.abc import Callable
@@ -15,28 +15,28 @@ from mpchain.typing import Dataset
 class SerialIterator(Iterator):
     """Yields batches of a dataset, in its own order or shuffled.
 
-    A batch that reaches the end of an epoch is filled from the next one if ``repeat``; else it is
-    the last batch and may be smaller. An iterator restored in mid-epoch continues with the same
-    batches, also in later epochs if the source of random orders is restored. By default this is
-    NumPy's global random state, which the snapshot of a trainer contains.
+    A batch that reaches the end of an epoch is filled from the next epoch with ``repeat``; without
+    ``repeat``, it is the last batch and may be smaller. An iterator that is restored in mid-epoch
+    continues with the same batches, also in later epochs if the source of random orders is
+    restored. By default this source is NumPy's global random state, which the snapshot of a trainer
+    contains.
 
     Args:
-        dataset: object with ``len`` and integer indices. Unless ``repeat``, it may be empty; then
-            there are no batches.
+        dataset: object with ``len`` and integer indices. Without ``repeat`` it may be empty, and
+            then there are no batches.
         batch_size: number of examples in a batch.
         repeat: whether to continue after the first epoch.
-        shuffle: whether the order is random; None means True unless there is an order
-            sampler.
-        order_sampler: function of the current order and position that returns the next epoch's
-            order (see :class:`OrderSampler`); then ``shuffle`` must be None.
+        shuffle: whether the order is random; None means True unless there is an order sampler.
+        order_sampler: function of the current order and position that returns the order of the next
+            epoch (see :class:`OrderSampler`); ``shuffle`` must then be None.
 
     Attributes:
-        current_position (int): number of examples of this epoch that have been visited.
+        current_position (int): the number of examples of this epoch that have been visited.
         repeat (bool): the argument of the same name.
 
     Raises:
         TypeError: ``batch_size`` is not an integer.
-        ValueError: the dataset to repeat is empty, ``batch_size`` is below 1, or ``shuffle``
+        ValueError: the dataset is empty with ``repeat``, ``batch_size`` is below 1, or ``shuffle``
             contradicts ``order_sampler``.
 
     Example:
@@ -55,15 +55,13 @@ class SerialIterator(Iterator):
     ):
         kind = type(self).__name__
         if repeat and len(dataset) == 0:
-            raise ValueError(f"{kind}: dataset must not be empty if repeat is true")
+            raise ValueError(f"{kind}: dataset must not be empty with repeat=True")
         if not hasattr(batch_size, "__index__"):
             raise TypeError(f"{kind}: batch_size must be an integer, not {batch_size!r}")
         if operator.index(batch_size) < 1:
             raise ValueError(f"{kind}: batch_size must be at least 1, not {batch_size}")
         if order_sampler is not None and shuffle is not None:
-            raise ValueError(
-                f"{kind}: shuffle must be None if order_sampler is given, not {shuffle}"
-            )
+            raise ValueError(f"{kind}: shuffle must be None with an order_sampler, not {shuffle}")
         if order_sampler is None and (shuffle or shuffle is None):
             order_sampler = ShuffleOrderSampler()
         self.dataset = dataset
@@ -82,7 +80,7 @@ class SerialIterator(Iterator):
         self.epoch = 0
         self.is_new_epoch = False
         self._previous_epoch_detail = -1.0
-        self._later_orders = {}  # orders that were drawn early, keyed by epoch
+        self._later_orders = {}  # maps an epoch to its order, if it was drawn early
         self._order = self._sample(np.arange(len(self.dataset)))
 
     def _sample(self, order):
@@ -90,7 +88,7 @@ class SerialIterator(Iterator):
             return order
         order = np.asarray(self.order_sampler(order, self.current_position))
         if order.size == 0:
-            raise ValueError(f"{type(self).__name__}: order_sampler returned an empty order")
+            raise ValueError(f"{type(self).__name__}: order_sampler must return at least one index")
         return order
 
     @property
@@ -126,7 +124,7 @@ class SerialIterator(Iterator):
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
     def _finish_epoch(self):
-        self._order = self._next_order()  # Chainer also draws this order without repeat
+        self._order = self._next_order()  # Chainer draws this order even without repeat
         self.current_position = 0
         self.epoch += 1
         self.is_new_epoch = True
@@ -140,13 +138,13 @@ class SerialIterator(Iterator):
         return order
 
     def fetch(self, indices: np.ndarray) -> list:
-        """Returns the examples with these indices (a subclass may take some of them only)."""
+        """Returns the examples with the given indices (a subclass may return only some of them)."""
         return [self.dataset[i] for i in indices.tolist()]
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the position in the epoch, its order, and the order sampler.
 
-        A file of Chainer restores position and order; later orders are drawn again.
+        From a file of Chainer, position and order are restored; later orders are drawn again.
         """
         is_of_chainer = False
         try:
@@ -155,8 +153,8 @@ class SerialIterator(Iterator):
             is_of_chainer, n = True, len(self.dataset)
         if n != len(self.dataset):
             raise SerializationError(
-                f"{type(self).__name__}: the saved iterator's dataset had {n} examples, "
-                f"this one has {len(self.dataset)}"
+                f"{type(self).__name__}: the dataset of the saved iterator had {n} examples, "
+                f"but this dataset has {len(self.dataset)}"
             )
         for name in ("current_position", "epoch", "is_new_epoch", "_previous_epoch_detail"):
             setattr(self, name, serializer(name.removeprefix("_"), getattr(self, name)))
@@ -169,7 +167,7 @@ class SerialIterator(Iterator):
             self._check_state(n)
 
     def _check_state(self, n):
-        """Raises SerializationError if the restored state is impossible."""
+        """Raises SerializationError unless the restored state is valid."""
         orders = [self._order, *self._later_orders.values()]
         what = next(filter(None, (_fault(order, n) for order in orders)), None)
         position = self.current_position
@@ -181,8 +179,8 @@ class SerialIterator(Iterator):
             raise SerializationError(f"{type(self).__name__}: the saved {what}")
 
     def _serialize_order(self, serializer):
-        # The saved order may differ in length from the present one (some samplers vary it), so it
-        # is not restored in place.
+        # The saved order may differ in length from the present order (some samplers vary the
+        # length), so it is not restored in place.
         order = serializer("order", None if isinstance(serializer, Deserializer) else self._order)
         if order is not None:
             self._order = order
@@ -192,7 +190,7 @@ class SerialIterator(Iterator):
 
 
 def _fault(order, n):
-    """Describes the fault of a restored order of n examples, if there is one."""
+    """Returns a text of what is wrong in a restored order of n examples; None if it is valid."""
     order = np.asarray(order)
     if order.ndim != 1 or order.dtype.kind not in "iu" or (order.size == 0 and n > 0):
         return f"order has dtype {order.dtype} and shape {order.shape}"
@@ -204,7 +202,7 @@ def _fault(order, n):
 def _serialize_later_orders(serializer, epoch, orders):
     """Saves or restores the orders of consecutive epochs from ``epoch`` on, and returns them."""
     if not isinstance(serializer, Deserializer):
-        if orders:  # without early orders nothing is saved, as for most iterators
+        if orders:  # most iterators have no early orders, and save none
             serializer("n", len(orders))
         for i in range(len(orders)):
             serializer(str(i), orders[epoch + i])

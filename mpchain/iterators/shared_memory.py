@@ -1,6 +1,6 @@
-"""Objects that travel between processes with their arrays in shared memory.
+"""Objects that are sent between processes, with their arrays in shared memory.
 
-Pickle's protocol 5 leaves the contents of arrays out of the pickled text. They are copied into a
+Pickle's protocol 5 leaves the contents of arrays out of the pickled bytes. They are copied into a
 segment of shared memory, where the other process finds them.
 """
 
@@ -16,11 +16,11 @@ _ALIGNMENT = 64
 
 
 class Segment(SharedMemory):
-    """Shared memory. The process that creates it must call ``unlink``.
+    """A segment of shared memory; the process that creates it must call ``unlink``.
 
     Args:
-        size: bytes to make a new segment of; or
-        name: the name of the segment to open.
+        size: the bytes of a new segment; None opens an existing segment.
+        name: the name of the segment to open; None makes a new segment.
 
     Raises:
         OSError: not enough shared memory is left.
@@ -38,7 +38,7 @@ class Segment(SharedMemory):
         path = _path(self.name)
         if name is None and os.path.exists(path):
             try:
-                # If memory were found to be missing only on writing, the system would end the
+                # If the system found only during a write that memory is missing, it would end the
                 # process.
                 with open(path, "r+b") as file:
                     os.posix_fallocate(file.fileno(), 0, size)
@@ -53,9 +53,10 @@ def _path(name):
 
 
 class _Nameless:
-    """Shared memory outside of ``/dev/shm``, whose size (64 MB in a container) does not limit it.
+    """Shared memory that the size of ``/dev/shm`` (64 MB in a container) does not limit.
 
-    It is freed when no process has it open or mapped. Other processes open the file ``name``.
+    The memory is freed when no process has it open or mapped. Other processes open the file
+    ``name``.
     """
 
     def __init__(self, size):
@@ -71,18 +72,19 @@ class _Nameless:
         os.close(self._file)
 
     def unlink(self):
-        """There is no name to remove."""
+        """Does nothing, because the memory has no name to remove."""
 
 
 def _memory(size):
-    """Returns memory for a dataset, if possible limited by the machine only."""
+    """Returns shared memory for a dataset; if possible, only the machine's memory limits its
+    size."""
     if hasattr(os, "memfd_create") and os.path.exists("/proc/self/fd"):
         return _Nameless(size)
     return Segment(size)
 
 
 class Pickled:
-    """A pickled object, whose arrays have not been copied yet.
+    """A pickled object whose arrays have not been copied yet.
 
     Attributes:
         nbytes (int): bytes that the arrays need in shared memory.
@@ -111,7 +113,7 @@ class Pickled:
 
 
 def unpickle(text: bytes, places: list, memory: Any) -> Any:
-    """Returns the object; its arrays are views into ``memory``, which can be written to.
+    """Returns the object; its arrays are writable views into ``memory``.
 
     Example:
         >>> pickled = Pickled([np.arange(3)])
@@ -126,7 +128,7 @@ def unpickle(text: bytes, places: list, memory: Any) -> Any:
 
 
 def unpickle_copy(text: bytes, places: list, nbytes: int, memory: Any) -> Any:
-    """Returns the object, its arrays copied from the start of ``memory``.
+    """Returns the object, whose arrays are copies from the start of ``memory``.
 
     Example:
         >>> pickled = Pickled([np.arange(3)])
@@ -142,8 +144,8 @@ def unpickle_copy(text: bytes, places: list, nbytes: int, memory: Any) -> Any:
 class Shared:
     """An object that several processes read, with one copy of its arrays.
 
-    Writes to the arrays are private to each process. One process creates it and sends it to others,
-    which load it; :meth:`unlink` frees the memory when they have ended.
+    Writes to the arrays are private to each process. One process creates the object and sends it to
+    other processes, which load it; :meth:`unlink` frees the memory when they have ended.
 
     Example:
         >>> shared = Shared([np.zeros(2), "text"])
@@ -164,7 +166,7 @@ class Shared:
         self._name, self._content = state
 
     def load(self) -> Any:
-        """Returns the object."""
+        """Returns the object, whose arrays are in the shared memory."""
         text, places, nbytes = self._content
         return unpickle(text, places, _private_memory(self._name, max(nbytes, 1)))
 
@@ -175,7 +177,7 @@ class Shared:
 
 
 def _private_memory(name, nbytes):
-    """Returns the content of a segment, copied on write."""
+    """Returns the content of a segment as memory that is copied on write."""
     path = _path(name)
     if os.path.exists(path):
         with open(path, "rb") as file:

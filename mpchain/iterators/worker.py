@@ -1,4 +1,4 @@
-"""A worker process: starts, supervises and ends it."""
+"""Starts, supervises and ends worker processes."""
 
 import contextlib
 import multiprocessing
@@ -23,22 +23,22 @@ _ABOUT_MPI = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL",
 
 _OPENMP = re.compile(r"lib(gomp|iomp5|omp)\b.*\.so")
 
-_GRACE = 2.0  # seconds that a process is given to exit after it is asked to
+_GRACE = 2.0  # seconds in which a process must exit after a request
 
 
 def get_context(start_method: str | None, caller: str) -> Any:
-    """Returns the ``multiprocessing`` context in which to start processes.
+    """Returns the ``multiprocessing`` context that starts processes.
 
     Args:
         start_method: 'spawn', 'forkserver' or 'fork'; None means the method set by
-            :func:`multiprocessing.set_start_method` unless it is 'fork', else the forkserver if
-            available.
-        caller: the name in errors.
+            :func:`multiprocessing.set_start_method`, unless it is 'fork'; otherwise the forkserver
+            if it is available, or else spawn.
+        caller: the name of the caller in errors.
 
     Raises:
-        ValueError: there is no such method.
-        RuntimeError: 'fork' after MPI was initialized, which would break MPI, or after OpenMP has
-            started threads, for which the forked process would wait forever.
+        ValueError: there is no method ``start_method`` on this system.
+        RuntimeError: the method is 'fork' and MPI was initialized, which a fork would break, or
+            OpenMP has started threads, for which the forked process would wait forever.
 
     Example:
         >>> get_context("spawn", "MyIterator").get_start_method()
@@ -47,7 +47,7 @@ def get_context(start_method: str | None, caller: str) -> Any:
     methods = multiprocessing.get_all_start_methods()
     if start_method is None:
         start_method = multiprocessing.get_start_method(allow_none=True)
-        if start_method in (None, "fork"):  # "fork" may just be the default
+        if start_method in (None, "fork"):  # "fork" may be the default of the system
             start_method = "forkserver" if "forkserver" in methods else "spawn"
     if start_method not in methods:
         raise ValueError(f"{caller}: start_method must be one of {methods}, not {start_method!r}")
@@ -60,18 +60,18 @@ def get_context(start_method: str | None, caller: str) -> Any:
     if start_method == "fork" and (runtime := openmp_with_threads()):
         raise RuntimeError(
             f"{caller}: processes must not be forked after OpenMP ({runtime}) has started threads, "
-            "which oneDNN, Numba and PyTorch use: a forked process would hang. Ask for the first "
+            "which oneDNN, Numba and PyTorch use: a forked process would hang. Request the first "
             "batch earlier, set OMP_NUM_THREADS=1, or use start_method='forkserver' or 'spawn'"
         )
     context = multiprocessing.get_context(start_method)
     if start_method == "forkserver" and _uses_default_preload():
-        # The server imports this once, before it forks, so that its processes start faster.
+        # The server imports this module once, before it forks, so that its processes start faster.
         context.set_forkserver_preload(["__main__", __name__])
     return context
 
 
 def openmp_with_threads() -> str | None:
-    """Returns the name of an OpenMP runtime that has threads here, or None (only Linux knows).
+    """Returns the name of an OpenMP runtime that has threads in this process, or None (on Linux).
 
     Example:
         >>> openmp_with_threads()  # doctest: +SKIP
@@ -81,7 +81,7 @@ def openmp_with_threads() -> str | None:
         n_threads = len(os.listdir("/proc/self/task"))
     except OSError:
         return None
-    # OpenBLAS's threads survive a fork.
+    # The threads of OpenBLAS survive a fork, so they do not count.
     n_known = threading.active_count() + sum(get() - 1 for get, _ in linux.openblas())
     runtimes = [p for p in map(os.path.basename, linux.libraries()) if _OPENMP.match(p)]
     return min(runtimes) if runtimes and n_threads > n_known else None
@@ -90,7 +90,7 @@ def openmp_with_threads() -> str | None:
 def runs_main_program_again() -> bool:
     """Returns whether processes that are not forked would run the main program again.
 
-    They import the script, and it does not check ``__name__``.
+    Such processes import the script, so they run it if it does not check ``__name__``.
 
     Example:
         >>> runs_main_program_again()
@@ -137,16 +137,17 @@ class WorkerError(RuntimeError):
 class Worker:
     """A process that runs a function, and a pipe to it.
 
-    :meth:`receive` raises what the function raised, with the worker's traceback as a note, or
-    WorkerError if the process ended in another way. The process ends when this one does, for any
-    reason. It ignores Ctrl-C.
+    :meth:`receive` raises the exception of the function, with the worker's traceback as a note, or
+    WorkerError if the process ended in another way. The process ends when this process ends, for
+    any reason. It ignores Ctrl-C.
 
     Args:
-        context: from :func:`get_context`.
-        name: its name in errors.
-        function: called with the pipe (``recv()`` requests, ``send()`` answers) and ``args``.
-        args: arguments that can be pickled (unless the context forks).
-        daemon: whether it must not start processes.
+        context: a result of :func:`get_context`.
+        name: the name of the worker in errors.
+        function: function that is called with the pipe (``recv()`` requests, ``send()`` answers)
+            and ``args``.
+        args: further arguments, which must be picklable (unless the context forks).
+        daemon: whether the process must not start processes itself.
 
     Example:
         >>> worker = Worker(get_context(None, "f"), "reader", function)  # doctest: +SKIP
@@ -173,7 +174,8 @@ class Worker:
             its_end.close()
 
     def send(self, request: object) -> None:
-        """Sends a request. If the process has ended, :meth:`receive` raises."""
+        """Sends a request. If the process has ended, the next :meth:`receive` raises
+        WorkerError."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._pipe.send(request)
 
@@ -185,7 +187,7 @@ class Worker:
         """Waits for the next answer and returns it.
 
         Raises:
-            Exception: the function's own error.
+            Exception: the exception of the function.
             WorkerError: the process has ended.
         """
         try:
@@ -216,7 +218,7 @@ class Worker:
         self._pipe.close()
 
     def close(self) -> None:
-        """Ends the process: by itself if it is idle, by force if it is busy."""
+        """Ends the process: lets it exit if it is idle, and kills it if it is busy."""
         self.hang_up()
         self._process.join(0.1)
         for end in (self._process.terminate, self._process.kill):
@@ -229,7 +231,8 @@ class Worker:
 
 @contextlib.contextmanager
 def _no_rank():
-    """Within, new processes do not take themselves for a rank of this job."""
+    """Context manager: processes started within it do not regard themselves as a rank of this
+    job."""
     hidden = {name: x for name, x in os.environ.items() if name.startswith(_ABOUT_MPI)}
     for name in hidden:
         del os.environ[name]
@@ -275,14 +278,14 @@ def _work(pipe, function, args):
 
 
 def _end_with_parent():
-    # A busy process would notice only at its next answer that its parent has ended.
+    # A busy process would notice the end of its parent only at its next answer.
     if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
     os._exit(1)
 
 
 def portable(error: BaseException) -> BaseException:
-    """Returns an exception that can be sent to another process, its traceback as a note.
+    """Returns a copy of an exception that can be sent to another process; its traceback is a note.
 
     Example:
         >>> portable(ValueError("no such example"))

@@ -1,4 +1,4 @@
-"""Writes files that never appear half-written, and distinguishes damaged files from disk errors."""
+"""Writes files that are never seen half-written, and tells damaged files from disk errors."""
 
 import contextlib
 import errno
@@ -22,19 +22,19 @@ File: TypeAlias = PathLike | IO[bytes]
 def replacing(path: PathLike) -> Iterator[str]:
     """Context manager: yields a temporary name for a file, which is renamed when it is complete.
 
-    The temporary name is in the same folder and has the same ending. At the end of the block the
-    file is fsynced and renamed. If the block raises, or the process dies in it, an earlier file of
-    that name remains unchanged.
+    The temporary name is in the same folder and has the same ending. At the end of the block, the
+    file is synced to the disk and renamed. If the block raises an error, or the process dies in it,
+    an earlier file of that name remains unchanged.
 
     Args:
-        path: name of the file. A symbolic link is followed, not replaced.
+        path: path of the file. A symbolic link is followed, not replaced.
 
     Yields:
         The temporary name; the block creates the file.
 
     Raises:
         FileNotFoundError: the folder does not exist.
-        OSError: writing failed, such as on a full disk; ``filename`` is the name of the file.
+        OSError: writing failed, for example on a full disk; ``filename`` is the name of the file.
         ValueError: ``path`` exists and is not a regular file.
 
     Example:
@@ -67,8 +67,8 @@ def open_atomic(path: PathLike, mode: str = "wb", **options: Any) -> Iterator[IO
     """Context manager: opens a file that gets its name only when it is complete and on the disk.
 
     Args:
-        path: name of the file, which is replaced at the end of the block. If the block raises, an
-            earlier file of that name remains unchanged. A symbolic link is followed.
+        path: path of the file, which is replaced at the end of the block. If the block raises an
+            error, an earlier file of that name remains unchanged. A symbolic link is followed.
         mode: ``'wb'``, or ``'w'`` for text (UTF-8 unless ``encoding`` says otherwise).
         options: further arguments of :func:`open`.
 
@@ -92,16 +92,18 @@ def open_atomic(path: PathLike, mode: str = "wb", **options: Any) -> Iterator[IO
 
 
 def open_file(file: File, *, writes: bool = False) -> contextlib.AbstractContextManager[IO[bytes]]:
-    """Opens a path, atomically for writing; a file object is returned unchanged and left open."""
+    """Opens a path, atomically for writing; returns a file object unchanged and leaves it open."""
     if isinstance(file, (str, os.PathLike)):
         return open_atomic(file) if writes else open(file, "rb")
     return contextlib.nullcontext(file)
 
 
 def view_of(opened: IO[bytes]) -> memoryview:
-    """Returns the rest of an open file; a file on a disk is mapped into memory, others are read.
+    """Returns the rest of an open file: a view of a file on a disk, which is mapped into memory, or
+    the bytes that were read from another file.
 
-    Use it for a short time only: a file that is mapped must neither change nor shrink.
+    The view must be used only for a short time: a file that is mapped must neither change nor
+    shrink.
 
     Example:
         >>> with open("x", "wb") as file:
@@ -111,7 +113,7 @@ def view_of(opened: IO[bytes]) -> memoryview:
         b'cont'
     """
     if isinstance(opened, io.BufferedReader) and isinstance(opened.raw, io.FileIO):
-        with contextlib.suppress(OSError, ValueError):  # this is not a regular file, or it is empty
+        with contextlib.suppress(OSError, ValueError):  # the file is not regular, or is empty
             content = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
             return memoryview(content)[opened.tell() :]
     return memoryview(opened.read())
@@ -123,7 +125,7 @@ def name_of(file: object) -> str:
 
 
 def sync_folder(folder: PathLike) -> None:
-    """Makes renames in a folder durable (a no-op where the system has no such operation)."""
+    """Makes renames in a folder durable, if the system has an operation for that."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -134,17 +136,17 @@ def sync_folder(folder: PathLike) -> None:
 
 @contextlib.contextmanager
 def parsing(what: str) -> Iterator[None]:
-    """Context manager: turns errors in parsing foreign bytes into DamagedFileError.
+    """Context manager: turns errors in parsing the content of a file into DamagedFileError.
 
-    Errors of the operating system (such as EIO or EMFILE) and MemoryError pass: the file may be
-    intact. An OSError without a number comes from a decompressor, and EINVAL from seeking to a
-    place before the start of the file: both are damage.
+    Errors of the operating system (such as EIO or EMFILE) and MemoryError are not turned, because
+    the file may be intact. An OSError without a number comes from a decompressor, and EINVAL from
+    seeking to a position before the start of the file: both mean damage.
 
     Args:
         what: the text that precedes the error in the message.
 
     Raises:
-        DamagedFileError: the block raised an error.
+        DamagedFileError: the block raised an error that means damage.
     """
     try:
         yield
@@ -169,7 +171,7 @@ def crc32(content: object, start: int = 0) -> int:
 def fast_checksums() -> Iterator[None]:
     """Context manager: the standard library's ``zipfile`` computes checksums with :func:`crc32`.
 
-    This holds until the last thread has left the context. The checksums are the same.
+    All threads are affected until the last thread has left the context. The checksums are the same.
 
     Example:
         >>> with fast_checksums(), zipfile.ZipFile("files.zip", "w") as archive:
@@ -188,7 +190,7 @@ def fast_checksums() -> Iterator[None]:
 
 
 _replaced_lock = threading.Lock()
-_replaced: list[Any] = []  # the original function
+_replaced: list[Any] = []  # the original function of zipfile
 
 
 @functools.cache

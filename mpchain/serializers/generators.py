@@ -1,4 +1,4 @@
-"""Checks states of random generators that come from files."""
+"""Checks the states of random generators that were read from files."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ _KINDS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
 def check_generator_state(state: dict[str, Any]) -> None:
-    """Checks a state for ``set_state(state)`` of NumPy's generators, or ``bit_generator.state``.
+    """Checks that NumPy's ``set_state`` or ``bit_generator.state`` can safely use a state.
 
-    NumPy does not check the position in the generator's buffer: a wrong position would make it
-    read foreign memory.
+    NumPy does not check the position in the generator's buffer: with a wrong position, it would
+    read memory outside the buffer.
 
     Args:
-        state: what ``RandomState.get_state(legacy=False)`` or ``bit_generator.state`` returned.
+        state: a result of ``RandomState.get_state(legacy=False)`` or ``bit_generator.state``.
 
     Raises:
         SerializationError: ``state`` is not a state, or its position is outside the buffer.

@@ -1,10 +1,10 @@
 """HDF5 files, through h5py (the extra ``io``): groups for children, one dataset per array.
 
 Each dataset has an attribute with the checksum of its dtype, shape and content, which
-:class:`HDF5Deserializer` verifies. A file of :func:`save_hdf5` also has the checksums of all its
-bytes, since the HDF5 library may crash on a damaged file: :func:`load_hdf5` verifies them before
-the library sees the file (see :mod:`mpchain.serializers.sealed`). Files of Chainer 7 have neither
-and load as well.
+:class:`HDF5Deserializer` verifies. A file of :func:`save_hdf5` also has checksums of all its bytes,
+because the HDF5 library may crash on a damaged file: :func:`load_hdf5` verifies them before the
+library reads the file (see :mod:`mpchain.serializers.sealed`). Files of Chainer 7 have neither kind
+of checksums, and can be loaded as well.
 """
 
 import io
@@ -21,10 +21,10 @@ from mpchain.serializers.files import PathLike, crc32, parsing, replacing
 from mpchain.serializers.npz import restore
 from mpchain.serializers.restoring import StoredArrays
 
-_MOST_UNWRITTEN = 1 << 20  # number of bytes that an unwritten dataset may claim
+_MOST_UNWRITTEN = 1 << 20  # bytes that a dataset may claim without being written
 _CHECKSUM = "mpchain crc32"
 _DTYPE = "mpchain dtype"
-"""Attribute of a dataset of bytes: the dtype that HDF5 does not know and the bytes have."""
+"""Attribute of a dataset of bytes: the dtype of the bytes, which HDF5 does not know."""
 
 
 class HDF5Serializer(Serializer):
@@ -58,7 +58,7 @@ class HDF5Serializer(Serializer):
     def __call__(self, key: str, value: Any) -> Any:
         key = key.strip("/")
         array = values.to_array(f"{self.group.name}/{key}".lstrip("/"), value)
-        if values.is_none(array):  # Chainer stores None as an empty dataset
+        if values.is_none(array):  # Chainer represents None by an empty dataset
             self.group.create_dataset(key, data=_load_h5py("HDF5Serializer").Empty("f"))
             return value
         array = values.as_stored(array)
@@ -76,7 +76,7 @@ class HDF5Deserializer(Deserializer):
 
     Args:
         group (h5py.Group): the group of the object; None stands for an empty group.
-        strict: whether a missing dataset is an error; otherwise the object keeps its present value.
+        strict: whether a missing dataset is an error; if not, the object keeps its present value.
 
     Example:
         >>> HDF5Deserializer(None, strict=False).load(L.Linear(3, 2))
@@ -104,17 +104,17 @@ class HDF5Deserializer(Deserializer):
 class _DeferringFile(io.FileIO):
     """A file that hides write errors from the HDF5 library.
 
-    The library cannot close a file that it cannot write to (such as on a full disk), and crashes
-    later.
+    The library cannot close a file to which it cannot write (for example on a full disk), and
+    crashes later.
 
     Attributes:
-        error: the first error, to be raised when the library has closed the file.
+        error: the first error, which is raised when the library has closed the file.
     """
 
     error = None
 
     def write(self, data):
-        """Writes all of the data, or pretends to."""
+        """Writes all of the data, or pretends to after an error."""
         n_written, data = 0, memoryview(data)
         while n_written < len(data) and self.error is None:
             try:
@@ -124,7 +124,7 @@ class _DeferringFile(io.FileIO):
         return len(data)
 
     def truncate(self, size):
-        """Changes the size of the file, or pretends to."""
+        """Changes the size of the file, or pretends to after an error."""
         try:
             return super().truncate(size)
         except OSError as error:
@@ -137,7 +137,7 @@ def save_hdf5(filename: PathLike, obj: object, compression: int | None = 4) -> N
 
     Args:
         filename: path of the file.
-        obj: the object; its ``serialize`` method determines what is saved.
+        obj: the object; its ``serialize`` method determines the values that are saved.
         compression: gzip level (0 to 9); None disables compression, which is many times faster.
 
     Raises:
@@ -166,9 +166,9 @@ def save_hdf5(filename: PathLike, obj: object, compression: int | None = 4) -> N
 def load_hdf5(filename: PathLike, obj: object) -> None:
     """Restores an object from an HDF5 file of :func:`save_hdf5`, of Chainer or of another program.
 
-    Before the object is changed, all arrays that it asks for are checked, and all checksums are
-    verified. Files of other programs have no checksums: a damaged file may even hang the HDF5
-    library.
+    All arrays that the object requests are checked, and all checksums are verified, before the
+    object is changed. Files of other programs have no checksums: a damaged file may even make the
+    HDF5 library hang.
 
     Args:
         filename: path of the file.
@@ -197,7 +197,7 @@ def load_hdf5(filename: PathLike, obj: object) -> None:
 
 
 class _Datasets(StoredArrays):
-    """The datasets of a file."""
+    """The datasets of an open file."""
 
     def read(self, key):
         return _read(self._entries[key])
@@ -206,8 +206,8 @@ class _Datasets(StoredArrays):
         return _header(self._entries[key])
 
     def verify(self, keys: Collection[str]):
-        # Reading verifies checksums. Datasets that are not read were verified with the file, if it
-        # has checksums.
+        # Reading verifies the checksum of an array. A file with checksums was verified as a whole
+        # when it was opened, so arrays that are not read were verified, too.
         for key in self:
             self.header(key)
         self._kept = {key: self[key] for key in keys}
@@ -219,7 +219,8 @@ def _load_h5py(function):
 
 
 def _is_known(dtype):
-    """Returns whether HDF5 has the dtype; it lacks character strings, times and long doubles."""
+    """Returns whether HDF5 has a dtype; strings of characters, times and long doubles are
+    missing."""
     known = dtype.kind in "biufc" and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
     known = known or (dtype.kind == "S" and dtype.itemsize > 0)
     return known or values.loaded_dtype(dtype) != dtype
@@ -232,7 +233,7 @@ def _checksum(array):
 
 
 def _datasets(h5py, file):
-    """Returns the datasets of a file by name, without links, which might lead to other files."""
+    """Returns the datasets of a file by name, except links, which might refer to other files."""
     found = {}
 
     def visit(name, item):
@@ -257,15 +258,15 @@ def _header(dataset):
     """Returns (shape, dtype) of the array that a dataset stores, or None for a stored None."""
     with _reading(dataset):
         if not hasattr(dataset, "dtype"):
-            raise ValueError("it is a group, not a dataset")
+            raise ValueError("the entry is a group, not a dataset")
         if dataset.external or dataset.is_virtual:
-            raise ValueError("its content is in other files, which are never opened")
+            raise ValueError("the content is in other files, which are never opened")
         if dataset.shape is None:
             return None
         if dataset.dtype.hasobject:
             raise ValueError(f"dtype {dataset.dtype}, which holds Python objects, is not supported")
         if dataset.nbytes > _MOST_UNWRITTEN and dataset.id.get_storage_size() == 0:
-            raise ValueError(f"its {dataset.nbytes} bytes were never written")
+            raise ValueError(f"the {dataset.nbytes} bytes of the dataset were never written")
         dtype = dataset.attrs.get(_DTYPE)
         if dtype is None:
             return dataset.shape, values.loaded_dtype(dataset.dtype)
@@ -279,7 +280,7 @@ def _read(dataset):
         array = dataset[()] if dataset.shape else np.array(dataset[()], dataset.dtype)
         expected = dataset.attrs.get(_CHECKSUM)
         if expected is not None and expected != _checksum(array):
-            raise ValueError("it fails its checksum")
+            raise ValueError("the content fails its checksum")
         if (dtype := dataset.attrs.get(_DTYPE)) is None:
             return array.view(values.loaded_dtype(array.dtype))
         return values.from_bytes(array, dtype)

@@ -2,8 +2,8 @@
 
 Each archive member has a checksum (CRC-32) of its array, and the archive's comment, at the end of
 the file, has a checksum of the list of members. A mark in the header of each member shows that
-there must be such a comment. All checksums are verified before anything is restored. Files of
-Chainer 7 and of ``numpy.savez`` have neither mark nor comment and load as well.
+there must be such a comment. All checksums are verified before any value is restored. Files of
+Chainer 7 and of ``numpy.savez`` have neither mark nor comment, and can be loaded as well.
 """
 
 import contextlib
@@ -25,17 +25,17 @@ from mpchain.typing import Array
 
 NamePattern: TypeAlias = str | Callable[[str], bool]
 IgnoreNames: TypeAlias = NamePattern | Collection[NamePattern] | None
-"""Names of entries, or functions that tell them by their full names."""
+"""The type of names of entries, or of functions that return whether a full name is one of them."""
 
 _CHUNK = 1 << 20
-_END = 22 + (1 << 16)  # maximum number of bytes at the end of an archive that locate its directory
-_MOST_HEADER = 1 << 16  # number of a member's bytes that are read to parse its header
+_END = 22 + (1 << 16)  # the most bytes at the end of an archive that locate its directory
+_MOST_HEADER = 1 << 16  # bytes of a member that are read to parse its header
 _COMMENT = b"mpchain npz 1 "
-_MARK = b"mp\x08\x00mpchain1"  # an "extra field" of the zip format: id, length, content
+_MARK = b"mp\x08\x00mpchain1"  # an "extra field" of zip with id, length and content
 _HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 # Chainer 7 stored None as a pickled object array. These are the SHA-256 sums of the bytes that
-# versions of NumPy write for None, so that None is recognized without unpickling anything.
+# versions of NumPy write for None, by which None is recognized without unpickling.
 _PICKLED_NONE = {
     "42d0d2122355569b3e1a93b250795f04ae397d9abd537a72b5b608d0810be2f3",
     "76b5f9760552cdb10626b6ad7ac42df51b7d52495ae9fc0bb96ecd0ba489d697",
@@ -47,8 +47,8 @@ class DictionarySerializer(Serializer):
     """Saves into a dictionary of host arrays.
 
     Args:
-        target: the dictionary to fill with ``'path/of/the/value': array``; None makes a new one.
-            Arrays are not copied.
+        target: the dictionary to fill with ``'path/of/the/value': array``; None makes a new
+            dictionary. Arrays are not copied.
         path: prefix of the names.
 
     Example:
@@ -78,12 +78,12 @@ class NpzDeserializer(Deserializer):
         npz: the result of :func:`numpy.load` for an .npz file, or the dictionary of a
             :class:`DictionarySerializer`.
         path: prefix of the names.
-        strict: whether a missing entry is an error; otherwise the object keeps its present value.
+        strict: whether a missing entry is an error; if not, the object keeps its present value.
         ignore_names: entries to leave unchanged: a full name, a function from full names to bool,
-            or a list of these.
+            or a list of names and functions.
 
     Attributes:
-        latest (list): one element: the name that was requested last.
+        latest (list): a list with one element, the name that was requested last.
 
     Example:
         >>> link = L.Scale(W_shape=(2,))
@@ -125,7 +125,7 @@ class NpzDeserializer(Deserializer):
         return value
 
     def ignores(self, key: str) -> bool:
-        """Returns whether ``ignore_names`` matches this full name."""
+        """Returns whether ``ignore_names`` matches the full name ``key``."""
         return any(n == key if isinstance(n, str) else n(key) for n in self.ignore_names)
 
 
@@ -141,8 +141,8 @@ def _as_list(ignore_names) -> list[NamePattern]:
     for name in names:
         if not (isinstance(name, str) or callable(name)):
             raise ValueError(
-                "NpzDeserializer: ignore_names must be a name, a function of one, or a list of "
-                f"these, not {name!r}"
+                "NpzDeserializer: ignore_names must be a name, a function of a name, or a list of "
+                f"names and functions, not {name!r}"
             )
     return names
 
@@ -153,9 +153,10 @@ def save_npz(file: files.File, obj: object, compression: bool = False) -> None:
     Args:
         file: a path, written atomically under exactly that name, or a file object opened for
             writing bytes.
-        obj: the object; its ``serialize`` method determines what is saved.
-        compression: whether to compress. Trained weights are noise to a compressor: it takes some
-            fifty times longer and saves little, so (unlike in Chainer) it is off by default.
+        obj: the object; its ``serialize`` method determines the values that are saved.
+        compression: whether to compress the arrays. Trained weights are like noise to a compressor:
+            compression takes some fifty times longer and saves little, so (unlike in Chainer) it is
+            off by default.
 
     Raises:
         TypeError: a value is not a number, boolean, string or None.
@@ -181,17 +182,17 @@ def load_npz(
 ) -> None:
     """Restores an object from an .npz file.
 
-    Before the object is changed, all arrays that it asks for are checked, and all checksums are
-    verified.
+    All arrays that the object requests are checked, and all checksums are verified, before the
+    object is changed.
 
     Args:
         file: a path, or a file object opened for reading bytes.
         obj: the object.
         path: the object's path in the file, such as ``'updater/model:main/'`` in a snapshot.
-        strict: whether an array that the file lacks is an error; otherwise the object keeps its
+        strict: whether an array that the file lacks is an error; if not, the object keeps its
             present value.
-        ignore_names: arrays to leave unchanged: a full name, a function from full names to bool,
-            or a list of these.
+        ignore_names: arrays to leave unchanged: a full name, a function from full names to bool, or
+            a list of names and functions.
 
     Raises:
         SerializationError: an array in the file does not match the object
@@ -216,7 +217,7 @@ def restore(
 
     Args:
         function: the public function, for messages.
-        file: the file, for messages.
+        file: the path or file object, for messages.
         arrays: maps names to arrays; see :func:`restore_checked`.
         obj: the object.
         options: ``path``, ``strict`` and ``ignore_names`` of :class:`NpzDeserializer`.
@@ -225,7 +226,7 @@ def restore(
 
 
 def write_npz(file: files.File, arrays: Mapping[str, Array], compression: bool = False) -> None:
-    """Writes a mapping of names to arrays as an .npz file; see :func:`save_npz` for arguments.
+    """Writes a mapping of names to arrays as an .npz file; for the arguments see :func:`save_npz`.
 
     Example:
         >>> write_npz("arrays.npz", {"x": np.arange(3)})
@@ -252,13 +253,14 @@ def _write_member(member, array):
     header = {"descr": npy.dtype_to_descr(array.dtype), "fortran_order": False}
     npy.write_array_header_1_0(member, header | {"shape": array.shape})
     data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-    # Chunks stay in the cache between the checksum and the write.
+    # The data is written in chunks, which stay in the cache between the checksum and the write.
     for start in range(0, len(data), _CHUNK):
         member.write(data[start : start + _CHUNK])
 
 
 def _fingerprint(archive):
-    """Returns the comment with the checksum of the directory, whose damage might hide an array."""
+    """Returns the comment with the checksum of the directory, in which damage might hide an
+    array."""
     members = archive.infolist()
     listing = "".join(
         f"{m.filename}:{m.compress_type}:{m.compress_size}:{m.file_size}:{m.CRC}\n" for m in members
@@ -274,10 +276,10 @@ def read_npz(file: files.File, path: str = "") -> dict[str, Array]:
         path: only arrays below this path are read.
 
     Returns:
-        dict: maps names to arrays.
+        A dict from name to array.
 
     Raises:
-        DamagedFileError: the file is damaged; the message names file and array.
+        DamagedFileError: the file is damaged; the message names the file and the array.
     """
     with open_npz(file, path) as arrays:
         return dict(arrays)
@@ -285,7 +287,8 @@ def read_npz(file: files.File, path: str = "") -> dict[str, Array]:
 
 @contextlib.contextmanager
 def open_npz(file: files.File, path: str = "", maps: bool = False) -> Iterator[StoredArrays]:
-    """Context manager: opens the arrays below a path in an .npz file; they are read on access.
+    """Context manager: opens the arrays below a path in an .npz file; the arrays are read on
+    access.
 
     Args:
         file: a path, or a file object opened for reading bytes.
@@ -293,7 +296,7 @@ def open_npz(file: files.File, path: str = "", maps: bool = False) -> Iterator[S
         maps: whether arrays may be views of the file, for a caller that copies them at once.
 
     Yields:
-        Mapping of names to arrays.
+        A mapping of names to arrays.
 
     Raises:
         DamagedFileError: the list of arrays is damaged; the message names the file.
@@ -301,7 +304,8 @@ def open_npz(file: files.File, path: str = "", maps: bool = False) -> Iterator[S
     with files.open_file(file) as opened:
         name = files.name_of(opened)
         with files.parsing(f"{name} is not an .npz file, or was truncated"):
-            # The end is read first without zipfile, which reports a read error there as damage.
+            # The end of the file is read first without zipfile, which would report an error of the
+            # disk as damage.
             opened.seek(max(opened.seek(0, os.SEEK_END) - _END, 0))
             opened.read()
             archive = zipfile.ZipFile(opened)
@@ -330,19 +334,19 @@ class _Members(StoredArrays):
 
     def read(self, key):
         with self._parsing(key) as info:
-            header, start = self._header(info)  # checks the size against shape and dtype
+            header, start = self._header(info)  # this checks the size against shape and dtype
             content = self._content(info)
             if header is None:
                 return np.array(None)
             shape, dtype, fortran_order = header
-            array = np.frombuffer(content, dtype, offset=start)  # read-only
+            array = np.frombuffer(content, dtype, offset=start)  # the array is read-only
             return array.reshape(shape, order="F" if fortran_order else "C")
 
     def _content(self, info):
         if self._view is None or info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
             return self._archive.read(info)
-        # Reading the header compared the two entries of the member. The local entry contains the
-        # lengths of the name and the extra field at its end.
+        # When the header was read, the two entries of the member were compared. The local entry has
+        # the lengths of the name and of the extra field at its end.
         at = info.header_offset + 26
         n_name, n_extra = np.frombuffer(self._view[at : at + 4], "<u2").tolist()
         content = self._view[at + 4 + n_name + n_extra :][: info.file_size]
@@ -359,7 +363,7 @@ class _Members(StoredArrays):
         for key in self:
             if key in keys:
                 self._kept[key] = self[key]
-            else:  # chunks save memory
+            else:  # reading in chunks saves memory
                 with self._parsing(key) as info:
                     self._header(info)
                     with self._archive.open(info) as member:
@@ -380,11 +384,11 @@ class _Members(StoredArrays):
 
 
 def _parse_header(content, size):
-    """Parses the first bytes of an .npy file whose size is given.
+    """Parses the first bytes of an .npy file of ``size`` bytes.
 
     Returns:
         ``((shape, dtype, whether in Fortran order), start)``, or ``(None, start)`` for a stored
-        None; the data begin at ``start``.
+        None; the data begins at ``start``.
     """
     stream = io.BytesIO(content)
     version = npy.read_magic(stream)
@@ -396,10 +400,10 @@ def _parse_header(content, size):
         if len(content) == size and hashlib.sha256(stream.read()).hexdigest() in _PICKLED_NONE:
             return None, start
         raise ValueError(
-            "it holds pickled Python objects, which are never loaded since that could run any code"
+            "it holds pickled Python objects, which are never loaded: that could run any code"
         )
     values.check_shape(shape)
     expected = start + math.prod(shape) * dtype.itemsize
     if size != expected:
-        raise ValueError(f"it has {size} bytes, but should have {expected}")
+        raise ValueError(f"the member has {size} bytes, but must have {expected}")
     return (shape, values.loaded_dtype(dtype), fortran_order), start

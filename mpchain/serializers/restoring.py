@@ -9,9 +9,9 @@ from mpchain.serializer import DamagedFileError, Deserializer, MissingKeyError, 
 from mpchain.serializers.values import header_of, is_array, misfit
 from mpchain.typing import Array
 
-_MOST_LISTED = 20  # number of names in a message
+_MOST_LISTED = 20  # the most names in a message
 _OF_CONTENT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
-"""What an object raises when it is given values that it does not expect."""
+"""The exceptions that an object may raise if it gets values that it does not expect."""
 
 
 class StoredArrays(Mapping[str, Array]):
@@ -20,7 +20,7 @@ class StoredArrays(Mapping[str, Array]):
     Subclasses define :meth:`read`, :meth:`header` and :meth:`verify`.
 
     Args:
-        entries: the file's entry for each array, by name.
+        entries: dict from the name of each array to its entry in the file.
     """
 
     def __init__(self, entries: dict[str, Any]) -> None:
@@ -39,7 +39,7 @@ class StoredArrays(Mapping[str, Array]):
         return self._kept[key] if key in self._kept else self.read(key)
 
     def read(self, key: str) -> Array:
-        """Returns the array of that name from the file."""
+        """Reads the array with a name from the file."""
         raise NotImplementedError
 
     def header(self, key: str) -> tuple[tuple[int, ...], Any] | None:
@@ -47,22 +47,22 @@ class StoredArrays(Mapping[str, Array]):
         raise NotImplementedError
 
     def verify(self, keys: Collection[str]) -> None:
-        """Verifies all arrays; keeps those of the given names in memory."""
+        """Verifies all arrays; keeps the arrays named in ``keys`` in memory."""
         raise NotImplementedError
 
 
 def restore_checked(function: str, file: str, deserializer: Deserializer, obj: object) -> None:
-    """Restores an object after checking that all arrays that it asks for exist and match.
+    """Restores an object after checking that all arrays that it requests exist and match.
 
     Mismatched and missing arrays are found from the shapes and dtypes in the file, before any
-    content is read. The content that the object asks for is then read and verified. Only then is
+    content is read. The content that the object requests is then read and verified. Only then is
     the first array overwritten.
 
     Args:
         function: the public function, for messages.
         file: name of the file, for messages.
         deserializer: an ``NpzDeserializer``. Its ``npz`` is a mapping, which may have methods
-            ``header`` and ``verify`` like :class:`StoredArrays`.
+            ``header`` and ``verify`` like those of :class:`StoredArrays`.
         obj: the object.
 
     Raises:
@@ -87,13 +87,13 @@ def _verify(arrays, keys):
 
 
 def _check(deserializer, obj):
-    """Returns the names that ``obj`` asks for; raises SerializationError if something is wrong."""
+    """Returns the names that ``obj`` requests; raises SerializationError if arrays do not match."""
     probe = _Probe(deserializer)
     _run(probe, obj)
     probe.give_back()
     if probe.missing and not any(probe.asked.values()):
-        # An object's scalars decide which keys it reads. So reading is repeated with the scalars of
-        # the file; afterwards the object's own scalars are restored.
+        # The scalars of an object determine which keys it reads. Reading is therefore repeated with
+        # the scalars of the file; afterwards the object's own scalars are restored.
         probe = _Probe(deserializer, replaced={})
         _run(probe, obj)
         with contextlib.suppress(*_OF_CONTENT):
@@ -108,16 +108,17 @@ def _check(deserializer, obj):
         more = f"; and {len(problems) - _MOST_LISTED} more" if problems[_MOST_LISTED:] else ""
         raise SerializationError("; ".join(problems[:_MOST_LISTED]) + more)
     raise MissingKeyError(
-        f"arrays that are missing: {_listing(missing)}; arrays that nothing asks for: "
+        f"arrays that are missing: {_listing(missing)}; arrays that are not requested: "
         f"{_listing(set(deserializer.npz) - set(asked))}{_elsewhere(missing, deserializer.npz)}"
     )
 
 
 def _run(probe, obj):
-    """Lets an object request its arrays; starts again after each missing array that it requires.
+    """Lets an object request its arrays; starts again after each missing array that the object
+    requires.
 
-    An object may fail because it has its old values here. Requests after such a failure are not
-    checked; loading will raise their errors.
+    An object may fail here because it still has its old values. Requests after such a failure are
+    not checked; loading will raise their errors.
     """
     while True:
         try:
@@ -137,11 +138,11 @@ class _Probe(Deserializer):
     Args:
         deserializer (NpzDeserializer): the source from which the object will be restored.
         replaced (dict): collects the object's old scalars by name, while scalars are restored from
-            the file; None restores no scalars.
+            the file; with None, no scalars are restored.
 
     Attributes:
         asked (dict): maps the name of each requested array to its mismatch, or None.
-        missing (list): missing names; MissingKeyError is raised once for each.
+        missing (list): names of missing arrays; MissingKeyError is raised once for each of them.
         remembered (dict): maps the id of each object that replaces attributes to the object and its
             old attributes.
     """
@@ -185,8 +186,8 @@ class _Probe(Deserializer):
 class _Undo(Deserializer):
     """Restores the scalars that a probe has replaced.
 
-    It may reach objects that the probe has not reached, because the probe stops when many arrays
-    are missing.
+    The deserializer may reach objects that the probe has not reached, because the probe stops when
+    many arrays are missing.
     """
 
     def __init__(self, probe, path):
@@ -200,8 +201,8 @@ class _Undo(Deserializer):
 
 
 def _header(arrays, name):
-    """Returns (shape, dtype) of a stored array; None for a stored None, or if they are unknown
-    without reading the array."""
+    """Returns (shape, dtype) of a stored array; None for a stored None, or if shape and dtype are
+    unknown without reading the array."""
     if isinstance(arrays, dict):
         return header_of(arrays[name])
     return arrays.header(name) if hasattr(arrays, "header") else None
@@ -213,9 +214,9 @@ def _listing(keys):
 
 
 def _elsewhere(missing, found):
-    """Returns advice if the missing arrays are in the file below another path."""
+    """Returns advice for the message if the missing arrays are in the file below another path."""
     for name in found:
         path = name.removesuffix(missing[0])
         if path.endswith("/") and path != name and all(path + key in found for key in missing):
-            return f"; all that is missing is there below path={path!r}"
+            return f"; all missing arrays are in the file below path={path!r}"
     return ""

@@ -1,9 +1,9 @@
 """Safetensors files: a JSON header, then the plain bytes of the arrays.
 
-The library safetensors would neither verify checksums nor load bfloat16 into NumPy, so this module
+The library safetensors neither verifies checksums nor loads bfloat16 into NumPy, so this module
 reads and writes the format itself. The header's metadata has checksums of the header and of each
-array, which other readers ignore. Files of other programs have no checksums and load as well.
-
+array, which other readers ignore. Files of other programs have no checksums, and
+can be loaded as well.
 Format: https://github.com/huggingface/safetensors
 """
 
@@ -24,7 +24,7 @@ _CODES = {"|b1": "BOOL", "|i1": "I8", "|u1": "U8"} | {
 _DTYPES = {code: dtype for dtype, code in _CODES.items()} | {"BF16": "<u2", "C64": "<c8"}
 _START = b'{"__metadata__": {"mpchain": "crc32='
 _NO_CRC32 = b"00000000"
-_MOST_HEADER = 100_000_000  # number of bytes, the limit of the format's own library
+_MOST_HEADER = 100_000_000  # bytes; this is the limit of the format's own library
 
 
 def save_safetensors(file: File, obj: object) -> None:
@@ -33,7 +33,7 @@ def save_safetensors(file: File, obj: object) -> None:
     Args:
         file: a path, written atomically under exactly that name, or a file object opened for
             writing bytes.
-        obj: the object; its ``serialize`` method determines what is saved.
+        obj: the object; its ``serialize`` method determines the values that are saved.
 
     Raises:
         TypeError: a value is not a number, boolean, string or None.
@@ -62,10 +62,10 @@ def load_safetensors(
         file: a path, or a file object opened for reading bytes.
         obj: the object.
         path: the object's path in the file, such as ``'updater/model:main/'`` in a snapshot.
-        strict: whether an array that the file lacks is an error; otherwise the object keeps its
+        strict: whether an array that the file lacks is an error; if not, the object keeps its
             present value.
-        ignore_names: arrays to leave unchanged: a full name, a function from full names to bool,
-            or a list of these.
+        ignore_names: arrays to leave unchanged: a full name, a function from full names to bool, or
+            a list of names and functions.
 
     Raises:
         SerializationError: an array in the file does not match the object
@@ -104,7 +104,8 @@ def write_safetensors(file: File, arrays: Mapping[str, Array]) -> None:
         records[key] = [crc32(tensors[key]), dtype]
         code = "BF16" if narrow else _CODES[plain.dtype.str]
         entries[key] = {"dtype": code, "shape": plain.shape}
-    # Arrays with large elements come first, so each array is aligned to the size of its elements.
+    # Arrays with large elements come first, so that each array is aligned to the size of its
+    # elements.
     order = sorted(entries, key=lambda key: -np.dtype(_DTYPES[entries[key]["dtype"]]).itemsize)
     for key in order:
         entries[key]["data_offsets"] = [at, at + len(tensors[key])]
@@ -116,7 +117,7 @@ def write_safetensors(file: File, arrays: Mapping[str, Array]) -> None:
 
 
 def _plain(array):
-    """Returns the array, or its bytes if the format lacks the dtype; an empty array for None."""
+    """Returns the array, its bytes if the format lacks the dtype, or an empty array for None."""
     if is_none(array):
         return np.empty(0, np.uint8)
     if is_bfloat16(array.dtype):
@@ -125,7 +126,7 @@ def _plain(array):
 
 
 def _header(entries, records):
-    """Returns the beginning of the file: the length of the header, and the header."""
+    """Returns the bytes at the beginning of the file: the length of the header, and the header."""
     metadata = {
         "mpchain": f"crc32={_NO_CRC32.decode()}",
         "mpchain arrays": json.dumps(records, ensure_ascii=False),
@@ -144,10 +145,10 @@ def read_safetensors(file: File) -> dict[str, Array]:
         file: a path, or a file object opened for reading bytes.
 
     Returns:
-        dict: maps names to arrays.
+        A dict from name to array.
 
     Raises:
-        DamagedFileError: the file is damaged; the message names file and array.
+        DamagedFileError: the file is damaged; the message names the file and the array.
     """
     with open_file(file) as opened:
         return _read(name_of(opened), memoryview(opened.read()))
@@ -166,22 +167,22 @@ def _read(name, content):
 
 
 def _split(content):
-    """Returns the header, parsed and verified, and the data."""
+    """Returns the header, which is parsed and verified, and the bytes of the data."""
     length = int.from_bytes(content[:8], "little")
     if not 2 <= length <= min(len(content) - 8, _MOST_HEADER):
-        raise ValueError(f"its header cannot have {length} bytes")
+        raise ValueError(f"the header cannot have {length} bytes")
     text = bytes(content[8 : 8 + length])
     at = len(_START)
     if text.count(b'"mpchain') and text[at : at + 8] != b"%08x" % crc32(
         text[:at] + _NO_CRC32 + text[at + 8 :]
     ):
-        raise ValueError("its header fails its checksum")
+        raise ValueError("the header fails its checksum")
     return json.loads(str(text, "utf-8"), object_pairs_hook=_unique), content[8 + length :]
 
 
 def _unique(pairs):
     if len({key for key, _ in pairs}) < len(pairs):
-        raise ValueError("its header has a name twice")
+        raise ValueError("the header has a name twice")
     return dict(pairs)
 
 
@@ -191,7 +192,7 @@ def _check_layout(header, size):
     ends = [0, *(end for _, end in offsets)]
     starts = [*(start for start, _ in offsets), size]
     if ends != starts:
-        raise ValueError(f"its {len(header)} arrays do not fill its {size} bytes of data")
+        raise ValueError(f"the {len(header)} arrays do not fill the {size} bytes of data")
 
 
 def _parse(entry, data, record):
@@ -203,7 +204,7 @@ def _parse(entry, data, record):
     start, end = entry["data_offsets"]
     content = data[start:end]
     if record is not None and crc32(content) != record[0]:
-        raise ValueError("it fails its checksum")
+        raise ValueError("the content fails its checksum")
     array = np.frombuffer(content, _DTYPES[code]).reshape(shape)
     if record is not None and record[1] == "bfloat16":
         return array.view(as_dtype("bfloat16"))

@@ -1,9 +1,9 @@
 """Checksums of all bytes of a file, which are verified without the library for its format.
 
 A sealed file begins and ends with the same block of 512 bytes, which has the position and the
-checksum of a table. The table, before the last block, has a checksum of the bytes of each array and
-one of all other bytes. The format of the file must allow both blocks: HDF5 lets a "user block"
-precede a file, and ignores bytes after the file.
+checksum of a table. The table, which stands before the last block, has a checksum of the bytes of
+each array and a checksum of all other bytes. The format of the file must allow both blocks: HDF5
+lets a "user block" precede a file, and ignores bytes after the file.
 """
 
 import json
@@ -21,7 +21,7 @@ def seal(path: str, ranges: dict[str, list[tuple[int, int]]]) -> None:
     """Seals a file whose first 512 bytes are free.
 
     Args:
-        path: the file.
+        path: path of the file.
         ranges: maps each array to a list of (offset, length) of its bytes.
 
     Example:
@@ -45,7 +45,7 @@ def seal(path: str, ranges: dict[str, list[tuple[int, int]]]) -> None:
 
 
 def verify(path: str) -> None:
-    """Verifies a sealed file; accepts any file that was never sealed. See :func:`seal`.
+    """Verifies a file of :func:`seal`; accepts any file that was never sealed.
 
     Raises:
         DamagedFileError: the file is damaged; the message names the file and the damaged arrays.
@@ -91,7 +91,8 @@ def _read_table(path, file, size, block):
 
 
 def _others(ranges, end):
-    """Returns the ranges from a file's first block to ``end`` outside of the given ones."""
+    """Returns the ranges of bytes between the first block and ``end`` that are not in
+    ``ranges``."""
     at, others = BLOCK, []
     for offset, length in sorted(part for parts in ranges for part in parts):
         others.append((at, offset - at))

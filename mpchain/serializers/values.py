@@ -1,4 +1,4 @@
-"""Conversion of values to arrays that every file format can hold, and back."""
+"""Converts values to arrays that every file format can hold, and back."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ NONE_DTYPE = np.dtype([("None", "?")])
 """None is stored as an empty array of this dtype."""
 
 _BFLOAT16 = np.dtype([("bfloat16", "<u2")])
-"""bfloat16, which the formats do not know, is stored as integers whose field has its name."""
+"""bfloat16, which the formats lack, is stored as integers in a field of this name."""
 
 
 def to_array(key: str, value: object) -> Array:
     """Returns the host array that represents a value in a file.
 
     Args:
-        key: the value's name, for messages.
+        key: the name of the value, for messages.
         value: an array or variable on any device, a scalar, a string, a list of these, or None.
 
     Raises:
@@ -44,8 +44,8 @@ def to_array(key: str, value: object) -> Array:
 
 
 def as_stored(array: Array) -> Array:
-    """Returns the form of an array in .npz and HDF5 files: a view of a bfloat16 array, other arrays
-    unchanged.
+    """Returns the form of an array in .npz and HDF5 files: a view of a bfloat16 array, and any
+    other array unchanged.
 
     Example:
         >>> as_stored(np.ones(2, mpchain.mixed_bf16)).dtype, as_stored(np.ones(2)).dtype
@@ -55,7 +55,7 @@ def as_stored(array: Array) -> Array:
 
 
 def loaded_dtype(dtype: np.dtype) -> np.dtype:
-    """Returns the dtype that a dtype in a file stands for; see :func:`as_stored`.
+    """Returns the dtype that a dtype in a file represents; see :func:`as_stored`.
 
     Raises:
         ImportError: the result is bfloat16, and ml_dtypes is not installed.
@@ -68,7 +68,8 @@ def loaded_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def is_none(array: Array) -> bool:
-    """Returns whether an array represents None, either as :func:`to_array` does or as an object."""
+    """Returns whether an array is the result of :func:`to_array` for None, or holds the object
+    None."""
     return array.dtype == NONE_DTYPE or (array.shape == () and array[()] is None)
 
 
@@ -85,7 +86,7 @@ def header_of(array: Array) -> tuple[tuple[int, ...], np.dtype] | None:
 def check_shape(shape: tuple[Any, ...]) -> None:
     """Raises ValueError unless all elements of a shape from a file are integers of at least 0."""
     if not all(type(n) is int and n >= 0 for n in shape):
-        raise ValueError(f"{tuple(shape)} is not a shape")
+        raise ValueError(f"{tuple(shape)} is not a shape, which has only integers of at least 0")
 
 
 def as_bytes(array: Array) -> Array:
@@ -112,7 +113,7 @@ def from_bytes(array: Array, dtype: str) -> Array:
         raise ValueError(
             f"an array of {array.dtype} of shape {array.shape} does not hold the bytes of dtype {d}"
         )
-    if d.itemsize == 0:  # all strings are empty
+    if d.itemsize == 0:  # this is a dtype of empty strings
         return np.empty(array.shape[:-1], d)
     return np.frombuffer(array.tobytes(), d).reshape(array.shape[:-1])
 
@@ -121,10 +122,11 @@ def from_array(key: str, array: Array, value: Any) -> Any:
     """Restores a value from an array of a file; see :func:`to_array`.
 
     Args:
-        key: the value's name, for messages.
+        key: the name of the value, for messages.
         array: the stored array.
         value: the current value. An array or variable is overwritten in place; a scalar, string,
-            list or tuple determines the type to return; for None a copy of the array is returned.
+            list or tuple determines the type of the result; for None the result is a copy of the
+            array.
 
     Raises:
         SerializationError: the stored array does not match the current value.
@@ -142,7 +144,7 @@ def from_array(key: str, array: Array, value: Any) -> Any:
     if target is None:
         return array.copy()
     if is_array(target):
-        # NumPy converts bfloat16 only explicitly.
+        # NumPy converts bfloat16 only in explicit conversions.
         is_strange = is_bfloat16(array.dtype) or is_bfloat16(target.dtype)
         backend.copyto(target, array.astype(target.dtype) if is_strange else array)
         return value
@@ -152,10 +154,10 @@ def from_array(key: str, array: Array, value: Any) -> Any:
 
 
 def misfit(key: str, shape: tuple[int, ...], dtype: np.dtype, value: Any) -> str | None:
-    """Returns why a stored array of a shape and dtype cannot restore a value; None if it can.
+    """Returns the reason why a stored array with a shape and dtype cannot restore a value, or None.
 
     Args:
-        key: the value's name, for the message.
+        key: the name of the value, for the message.
         value: the current value; see :func:`from_array`.
     """
     target = getattr(value, "array", value)
@@ -174,7 +176,7 @@ def misfit(key: str, shape: tuple[int, ...], dtype: np.dtype, value: Any) -> str
 
 def _scalar(key, array, value):
     if isinstance(value, int) and (is_floating(array.dtype) or array.dtype.kind == "c"):
-        return array.item()  # a value that started as the integer 0 may have been increased to 0.5
+        return array.item()  # a value that began as the integer 0 may have become 0.5
     try:
         return type(value)(array[()])
     except (TypeError, ValueError) as error:

@@ -85,7 +85,7 @@ def test_missing_and_unknown_arrays_are_listed(tmp_path):
     model = trainer_of("Adam", tmp_path).updater.get_optimizer("main").target
     with pytest.raises(
         MissingKeyError,
-        match="missing: predictor/bn/beta, predictor/l1/W; arrays that nothing asks for: stranger",
+        match="missing: predictor/bn/beta, predictor/l1/W; arrays that are not requested: stranger",
     ):
         load_npz(path, model)
 

@@ -143,5 +143,5 @@ def test_dicts_and_arrays_that_are_there_already(notes):
 def test_an_instance_serves_one_gpu(notes):
     converter, first, second = ConcatWithAsyncTransfer(), Device("@cupy:0"), Device("@cupy:1")
     converter(BATCHES[0], first)
-    with pytest.raises(RuntimeError, match="it has served @cupy:0 and cannot serve @cupy:1"):
+    with pytest.raises(RuntimeError, match="it has copied to @cupy:0 and cannot copy to @cupy:1"):
         converter(BATCHES[0], second)

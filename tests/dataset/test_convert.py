@@ -91,7 +91,7 @@ def test_one_padding_for_each_element():
 @pytest.mark.parametrize(
     ("batch", "padding", "message"),
     [
-        ([], None, "batch is empty"),
+        ([], None, "batch must have at least one"),
         (
             [np.zeros(2), np.zeros(3)],
             None,
@@ -102,8 +102,8 @@ def test_one_padding_for_each_element():
         ([(1, 2), (3, 4)], (0,), "one value for each element, but the lengths are 2, 1"),
         ([{"x": 1}, {"y": 1}], None, r"same keys, but the keys are \['x'\], \['y'\]"),
         ([{"x": 1}, {"x": 1}], {"y": 0}, "one value for each key"),
-        ([[1, 2], [3]], None, "do not make one array"),
-        ([None, 1], None, "examples of type NoneType, int do not make one array"),
+        ([[1, 2], [3]], None, "cannot be stacked"),
+        ([None, 1], None, "examples of type NoneType, int cannot be stacked"),
     ],
 )
 def test_batches_that_make_no_arrays(batch, padding, message):

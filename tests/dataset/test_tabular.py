@@ -157,8 +157,8 @@ def test_columns_of_columns(table):
         ([0.5], TypeError, "float"),
         ((slice(None), "d"), KeyError, r"no column 'd'; the columns are \('a', 'b', 'c'\)"),
         ((slice(None), 3), IndexError, r"column 3 is out of range for \('a', 'b', 'c'\)"),
-        ((slice(None), [True]), TypeError, "a column is a name or a position, not True"),
-        ((slice(None), slice(1)), TypeError, "a column is a name or a position, not slice"),
+        ((slice(None), [True]), TypeError, "a column must be a name or a position, not True"),
+        ((slice(None), slice(1)), TypeError, "a column must be a name or a position, not slice"),
     ],
 )
 def test_wrong_slices(table, index, error, message):
@@ -375,7 +375,7 @@ def test_from_data(data, example, keys):
 def test_from_functions_alone(data, example, mode):
     dataset = tabular.from_data(data, size=4)
     assert (len(dataset), dataset.mode, dataset[1]) == (4, mode, example)
-    with pytest.raises(ValueError, match="size must be given if all columns are functions"):
+    with pytest.raises(ValueError, match="size must be passed if all columns are functions"):
         tabular.from_data(data)
 
 
@@ -393,12 +393,12 @@ def test_columns_keep_their_kind():
         ((A, [1, 2]), r"columns must have one length, but the lengths are \[2, 5\]"),
         ((lambda i: i), "a function needs a key"),
         ((A, lambda i: i), "a function needs a key"),
-        ((), "data has no column"),
-        ({}, "data has no column"),
+        ((), "data must have at least one column"),
+        ({}, "data must have at least one column"),
         ("abc", "a column must be a list, an array, or a pair .* not 'abc'"),
         ((A, (1, 2)), r"a column must be .* not \(1, 2\)"),
         ((("p", "q"), [1, 2]), "column 'p' is the string 'q'"),
-        ({("p", "q"): A}, r"several keys \('p', 'q'\) need a function"),
+        ({("p", "q"): A}, r"several keys \('p', 'q'\) must be a function"),
         (5, "a column must be a list.* not 5"),
     ],
 )

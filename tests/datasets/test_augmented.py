@@ -58,7 +58,7 @@ def test_the_epoch_reaches_the_dataset_through_others():
 
 
 def test_what_cannot_pass_on_the_epoch_refuses():
-    with pytest.raises(ValueError, match="dataset 1 differs from epoch to epoch"):
+    with pytest.raises(ValueError, match="dataset 1 differ from epoch to epoch"):
         datasets.TupleDataset(range(10), AugmentedDataset(range(10), draw))
 
 

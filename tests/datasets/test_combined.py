@@ -27,7 +27,7 @@ def test_dict_dataset():
 
 @pytest.mark.parametrize("kind", [TupleDataset, DictDataset])
 def test_datasets_side_by_side_must_exist(kind):
-    with pytest.raises(ValueError, match=f"{kind.__name__}: no datasets are given"):
+    with pytest.raises(ValueError, match=f"{kind.__name__}: pass at least one dataset"):
         kind()
 
 

@@ -94,7 +94,7 @@ def test_labeled_pictures(folder):
 @pytest.mark.parametrize("kind", ["LabeledImageDataset", "LabeledZippedImageDataset"])
 def test_lines_without_a_label(folder, kind, line):
     (folder / "list.txt").write_text(f"a.png 1\n{line}\n")
-    message = rf"{kind}: each line of .*list.txt must be a path, a blank .* but one is '{line}'"
+    message = rf"{kind}: each line of .*list.txt must be a path, a space .* but one is '{line}'"
     arguments = (
         [folder / "list.txt"] if kind == "LabeledImageDataset" else ["z", folder / "list.txt"]
     )

@@ -86,7 +86,7 @@ def test_types_that_are_given():
 
 def test_missing_values(write):
     columns = {"a": ["1", "", "3"], "b": ["x", "", "x"], "c": [None, math.nan, 2.5]}
-    with pytest.raises(ValueError, match="row 1 of 'a' has no value; missing="):
+    with pytest.raises(ValueError, match="row 1 of 'a' has no value; pass missing="):
         TableDataset(columns, inputs=["a"])
     table = TableDataset(columns, missing=-1)
     assert table.features == ["a", "b=", "b=x", "c"]

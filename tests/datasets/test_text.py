@@ -109,7 +109,7 @@ def test_wrong_arguments(files, tmp_path):
         TextDataset([])
     with pytest.raises(ValueError, match=r"1 options \['ascii'\] for 2 files"):
         TextDataset(files, encoding=["ascii"])
-    with pytest.raises(ValueError, match="newline must be as for open"):
+    with pytest.raises(ValueError, match="newline must be None"):
         TextDataset(files[0], newline="x")
     with pytest.raises(LookupError, match="unknown encoding: abacus"):
         TextDataset(files[0], encoding="abacus")

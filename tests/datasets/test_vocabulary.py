@@ -54,7 +54,7 @@ def test_words_of_a_file():
 def test_without_an_unknown_word():
     vocabulary = Vocabulary.build(["a b"], specials=(), unknown=None)
     assert vocabulary.words == ["a", "b"]
-    with pytest.raises(KeyError, match="'c' is not in it, and it has no unknown word"):
+    with pytest.raises(KeyError, match="'c' is not one of the words, and unknown is None"):
         vocabulary.encode("a c")
 
 

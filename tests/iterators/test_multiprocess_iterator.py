@@ -311,7 +311,7 @@ def test_a_dataset_that_cannot_be_pickled():
     dataset = TransformDataset(Numbers(3), lambda x: x)
     for start_method in ("spawn", "forkserver"):
         with pytest.raises(
-            TypeError, match=r"^MultiprocessIterator: the dataset cannot be pickled.*<lambda>"
+            TypeError, match=r"^MultiprocessIterator: the dataset must be picklable.*<lambda>"
         ):
             next(make(dataset, start_method=start_method))
 

@@ -244,7 +244,7 @@ def test_a_resumed_iterator_does_not_share_its_order_with_the_dictionary():
 def test_resume_on_another_dataset():
     serializer = DictionarySerializer()
     serializer.save(SerialIterator(range(4), 2))
-    message = "the saved iterator's dataset had 4 examples, this one has 5"
+    message = "the dataset of the saved iterator had 4 examples, but this dataset has 5"
     with pytest.raises(SerializationError, match=f"SerialIterator: {message}"):
         NpzDeserializer(serializer.target).load(SerialIterator(range(5), 2))
 
@@ -252,11 +252,11 @@ def test_resume_on_another_dataset():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([], 2), "dataset must not be empty if repeat is true"),
+        (([], 2), "dataset must not be empty with repeat=True"),
         (([1], 0), "batch_size must be at least 1, not 0"),
         (([1], -3), "batch_size must be at least 1, not -3"),
         (([1], 1, True, False, lambda order, position: order), "shuffle must be None"),
-        (([1], 1, True, None, lambda order, position: []), "returned an empty order"),
+        (([1], 1, True, None, lambda order, position: []), "must return at least one index"),
     ],
 )
 def test_wrong_arguments(arguments, message):

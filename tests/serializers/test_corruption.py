@@ -93,7 +93,7 @@ def test_safetensors_header_is_verified(tmp_path):
     save_safetensors(path, Model(1))
     damage(path, b'"predictor/l2/W"', 1)
     with pytest.raises(
-        SerializationError, match=f"{path} is not a .*: its header fails its checksum"
+        SerializationError, match=f"{path} is not a .*: the header fails its checksum"
     ):
         load_safetensors(path, Model(2))
 
@@ -118,7 +118,7 @@ def test_hdf5_datasets_have_checksums_of_their_own(tmp_path):
         HDF5Deserializer(file["a"]).load(target)
     assert target.state() == saved.state()
     damage(tmp_path / "file", saved.values["predictor/l2/W"].tobytes(), 100)
-    message = "array 'a/predictor/l2/W' cannot be read: it fails its checksum"
+    message = "array 'a/predictor/l2/W' cannot be read: the content fails its checksum"
     with (
         h5py.File(tmp_path / "file") as file,
         pytest.raises(SerializationError, match=message),

@@ -165,7 +165,7 @@ def test_missing_values_are_listed(tmp_path, save, load, format):
     save(tmp_path / "file", Record(l1=Record(W=1), l2=Record(W=2)))
     message = (
         f"load_{format}: {tmp_path}/file: arrays that are missing: l1/b, l3/W; "
-        "arrays that nothing asks for: l2/W"
+        "arrays that are not requested: l2/W"
     )
     with pytest.raises(MissingKeyError) as caught:
         load(tmp_path / "file", Record(l1=Record(W=0, b=0), l3=Record(W=0)))
@@ -240,7 +240,7 @@ def test_files_of_another_kind(tmp_path, load, format, content):
 def test_an_object_without_values(tmp_path, save, load):
     save(tmp_path / "file", Record())
     load(tmp_path / "file", Record())
-    with pytest.raises(MissingKeyError, match="missing: x; arrays that nothing asks for: nothing"):
+    with pytest.raises(MissingKeyError, match="missing: x; arrays that are not requested: nothing"):
         load(tmp_path / "file", Record(x=0))
 
 

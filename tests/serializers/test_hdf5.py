@@ -125,7 +125,7 @@ def test_a_group_where_an_array_should_be(tmp_path):
     save_hdf5(tmp_path / "file", Record(**{"l1/W": 1}))
     with (
         h5py.File(tmp_path / "file") as file,
-        pytest.raises(SerializationError, match="array 'l1' cannot be read: it is a group"),
+        pytest.raises(SerializationError, match="array 'l1' cannot be read: the entry is a group"),
     ):
         HDF5Deserializer(file)("l1", 0)
 

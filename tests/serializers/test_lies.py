@@ -210,7 +210,11 @@ def write_member(path, name, header, n_bytes):
     ("shape", "value", "match"),
     [
         ((LARGE,), np.zeros(8, "u1"), rf"'x' has shape \({LARGE},\) in the file but \(8,\)"),
-        ((8,), np.zeros(8, "u1"), "array 'x' cannot be read: it has .* bytes, but should have"),
+        (
+            (8,),
+            np.zeros(8, "u1"),
+            "array 'x' cannot be read: the member has .* bytes, but must have",
+        ),
         ((LARGE,), 5, rf"'x' has shape \({LARGE},\) in the file but is a int here"),
     ],
 )
@@ -226,7 +230,7 @@ def test_what_nothing_asks_for_is_not_held_in_memory(tmp_path):
     np.savez(tmp_path / "file.npz", x=np.arange(8))
     write_member(tmp_path / "file.npz", "other", header, LARGE)
     target = Record(x=np.zeros(8, int), y=0)
-    match = "missing: y; arrays that nothing asks for: other"
+    match = "missing: y; arrays that are not requested: other"
     assert peak_of(load_npz, tmp_path / "file.npz", target, match) < 8 * MEBIBYTE
     target = Record(x=np.zeros(8, int))
     tracemalloc.start()

@@ -213,7 +213,7 @@ def test_a_missing_array_is_an_error_that_lists_all(tmp_path):
         load_npz(tmp_path / "file", target)
     assert str(caught.value) == (
         f"load_npz: {tmp_path}/file: arrays that are missing: l1/b, l3/W; "
-        "arrays that nothing asks for: l2/W"
+        "arrays that are not requested: l2/W"
     )
     assert isinstance(caught.value, KeyError)
     assert isinstance(caught.value, SerializationError)
@@ -254,7 +254,7 @@ def test_what_an_object_can_do_without_is_not_listed_as_missing(tmp_path):
 
 def test_missing_arrays_that_are_below_another_path(tmp_path):
     save_npz(tmp_path / "file", Record(updater=Record(model=Record(W=1, b=2), t=3)))
-    message = "missing: W, b; .*; all that is missing is there below path='updater/model/'$"
+    message = "missing: W, b; .*; all missing arrays are in the file below path='updater/model/'$"
     with pytest.raises(MissingKeyError, match=message):
         load_npz(tmp_path / "file", Record(W=0, b=0))
     with pytest.raises(MissingKeyError, match=r"missing: W, c; .*updater/t$"):

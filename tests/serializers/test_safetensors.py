@@ -105,10 +105,10 @@ def entry(dtype="U8", shape=(4,), start=0, end=4):
         (b"{ ", "Expecting property name"),
         (b"[]", "is not a safetensors file"),
         (b'{"x": 1}', "not subscriptable"),
-        (b'{"x": {}, "x": {}}', "its header has a name twice"),
-        ({"x": entry(end=5)}, "its 1 arrays do not fill its 4 bytes of data"),
+        (b'{"x": {}, "x": {}}', "the header has a name twice"),
+        ({"x": entry(end=5)}, "the 1 arrays do not fill the 4 bytes of data"),
         ({"x": entry(start=1)}, "do not fill"),
-        ({"x": entry(end=2), "y": entry(start=1)}, "its 2 arrays do not fill"),
+        ({"x": entry(end=2), "y": entry(start=1)}, "the 2 arrays do not fill"),
         ({"x": entry("F8_E4M3")}, "array 'x' cannot be read: dtype F8_E4M3 is not supported"),
         ({"x": entry("F64")}, "array 'x' cannot be read: buffer size must be"),
         ({"x": entry(shape=(2,))}, "array 'x' cannot be read: cannot reshape"),
@@ -124,7 +124,7 @@ def test_files_that_break_the_format(tmp_path, header, message):
 
 def test_a_header_that_is_longer_than_the_file(tmp_path):
     (tmp_path / "file").write_bytes((2**62).to_bytes(8, "little") + b"{}")
-    with pytest.raises(SerializationError, match=f"its header cannot have {2**62} bytes"):
+    with pytest.raises(SerializationError, match=f"the header cannot have {2**62} bytes"):
         load_safetensors(tmp_path / "file", Record())
 
 

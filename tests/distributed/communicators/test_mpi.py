@@ -474,7 +474,7 @@ def test_config(comm):
     assert not comm.within_config_scope
     assert comm.get_config("batched_copy") is True
     with pytest.raises(
-        ValueError, match="no entry 'speed'; there are allreduce_grad_dtype, batched"
+        ValueError, match="name must be one of allreduce_grad_dtype, batched_copy, not 'speed'"
     ):
         comm.set_config("speed")
     with pytest.raises(ValueError, match="get_config: no entry 'speed'"):

@@ -462,7 +462,7 @@ def test_parts_that_call_differently(comm):
     parts = [
         (4, functools.partial(two_or_three, model, Data().part(slice(0, 4)), n)) for n in (1, 2)
     ]
-    with pytest.raises(CollectiveMismatchError, match="part 2 makes 2 of them"):
+    with pytest.raises(CollectiveMismatchError, match="part 2 makes 2 calls"):
         optimizer.update_in_parts(parts)
 
 

@@ -253,7 +253,9 @@ def test_wrong_parts(comm):
     ):
         sharded.set_local_state({})
     parts["/l1/W"]["start"] += 1
-    with pytest.raises(ValueError, match=r"this rank holds elements \(\d+, \d+\) of /l1/W, not"):
+    with pytest.raises(
+        ValueError, match=r"this rank holds elements \(\d+, \d+\) of /l1/W, but parts has"
+    ):
         sharded.set_local_state(parts)
 
 
