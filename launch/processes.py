@@ -327,7 +327,7 @@ def remove_abandoned_segments() -> None:
 
     Such segments remain from jobs that were killed with all their supervisors. A process needs the
     name of a segment only during its start, even a process in another container, which cannot be
-    seen from here. So the names of segments that are an hour old are no longer needed.
+    seen from here. Therefore nobody needs the name of a segment that is an hour old.
 
     Example:
         >>> remove_abandoned_segments()  # doctest: +SKIP

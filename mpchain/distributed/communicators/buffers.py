@@ -27,7 +27,7 @@ class Buffer:
 
     Attributes:
         array: the argument of the same name.
-        address: the address of its first element.
+        address: the address of the first element of ``array``.
 
     Example:
         >>> buffer = Buffer(np.zeros(3), None, 0)

@@ -255,8 +255,8 @@ def permute(
     for argument, ranks in zip(("source", "destination"), zip(*pairs)):
         if len({*ranks}) < len(ranks) or not {*ranks} <= {*range(comm.size)}:
             raise ValueError(
-                f"permute: each {argument} must be another rank from 0 to {comm.size - 1}, but the "
-                f"pairs are {pairs}"
+                f"permute: each {argument} must be a different rank from 0 to {comm.size - 1}, "
+                f"but the pairs are {pairs}"
             )
     to, origin = dict(pairs), {dest: source for source, dest in pairs}
     ends = to.get(comm.rank), origin.get(comm.rank)

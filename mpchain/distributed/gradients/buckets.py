@@ -281,7 +281,7 @@ class GradientReducer(Reducer):
             compression.serialize(serializer["compression"], self._comm)
 
     def _factor(self):
-        """Returns the factor of this rank's gradients; 0 if they do not count."""
+        """Returns the factor of this rank's gradients; 0 if the gradients do not count."""
         if self._known_factor is None:
             self._known_factor = self.weight(self._n_samples)
         return self._known_factor

@@ -66,8 +66,8 @@ class ShardedOptimizer(MultiNodeOptimizer):
 
     Parameters are laid out one after another in a row. Each rank holds the state of an equal part
     of that row (including float32 copies of float16 parameters), updates this part, and sends the
-    new values to the other ranks. A hook of a single parameter with timing ``'post'`` is not
-    supported; all other hooks are. A rank gets only the gradients of its part; with the new values,
+    new values to the other ranks. All hooks are supported except a hook of a single parameter
+    with timing ``'post'``. A rank gets only the gradients of its part; with the new values,
     the ranks send no more data than a :class:`MultiNodeOptimizer` sends for gradients. The results
     have the same bits, except for norms of gradients, whose last bit may differ. After an update
     ``param.grad`` is None. All ranks get whole gradients instead, and keep them, in each step in

@@ -227,7 +227,13 @@ class KeptValues(Values):
         self._replaced = set()
 
     def add(self, received: dict[tuple[str, int], Array]) -> None:
-        """Adds values of other ranks. Random states that no rank has stay unchanged."""
+        """Adds values that other ranks have sent.
+
+        A random state that no surviving rank holds is left out: its generator keeps its state.
+
+        Args:
+            received: dict from name and number to each array that another rank has sent.
+        """
         self.arrays |= received
         lost = {place[0] for place in self.wanted() if place not in self.arrays}
         self._replaced = {key for key in lost if key.startswith(RANDOM)}

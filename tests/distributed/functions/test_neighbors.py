@@ -152,7 +152,7 @@ def test_wrong_arguments(comm):
     with pytest.raises(ValueError, match=rf"sendrecv: source must be .*, not {n + 3}"):
         comm.sendrecv(x, None, n + 3)
     for pairs, argument in (([(0, 0), (0, 0)], "source"), ([(0, n)], "destination")):
-        with pytest.raises(ValueError, match=f"permute: each {argument} must be another rank"):
+        with pytest.raises(ValueError, match=f"permute: each {argument} must be a different rank"):
             D.permute(comm, x, pairs)
     for function, arguments in ((D.sendrecv, (0, 0)), (D.permute, ([],)), (D.shift, ())):
         with pytest.raises(TypeError, match=f"{function.__name__}: comm must be a"):
