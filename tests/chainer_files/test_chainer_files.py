@@ -111,7 +111,7 @@ def test_a_dataset_of_another_size(tmp_path):
     path = changed(
         HERE / "Adam_snapshot.npz", tmp_path, **{"updater/iterator:main/dataset_size": np.array(7)}
     )
-    with pytest.raises(SerializationError, match="had 7 examples, this one has 40"):
+    with pytest.raises(SerializationError, match="had 7 examples, but this dataset has 40"):
         load_npz(path, trainer_of("Adam", tmp_path))
 
 

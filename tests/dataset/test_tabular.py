@@ -398,7 +398,7 @@ def test_columns_keep_their_kind():
         ("abc", "a column must be a list, an array, or a pair .* not 'abc'"),
         ((A, (1, 2)), r"a column must be .* not \(1, 2\)"),
         ((("p", "q"), [1, 2]), "column 'p' is the string 'q'"),
-        ({("p", "q"): A}, r"several keys \('p', 'q'\) must be a function"),
+        ({("p", "q"): A}, r"the values for several keys \('p', 'q'\) must be a function"),
         (5, "a column must be a list.* not 5"),
     ],
 )

@@ -65,7 +65,7 @@ def test_numbers_without_a_word(numbers):
 
 
 def test_wrong_arguments():
-    with pytest.raises(ValueError, match="'a' is there twice"):
+    with pytest.raises(ValueError, match="'a' occurs twice"):
         Vocabulary(["a", "b", "a"])
     with pytest.raises(ValueError, match="one of the words, not 'c'"):
         Vocabulary(["a", "b"], unknown="c")

@@ -221,7 +221,7 @@ def test_a_missing_array_is_an_error_that_lists_all(tmp_path):
 
 def test_a_long_list_of_missing_arrays_is_cut(tmp_path):
     save_npz(tmp_path / "file", Record())
-    with pytest.raises(MissingKeyError, match=r": x0, .*, x8, \.\.\.; .* asks for: nothing"):
+    with pytest.raises(MissingKeyError, match=r": x0, .*, x8, \.\.\.; .* not requested: nothing"):
         load_npz(tmp_path / "file", Record(**{f"x{i}": 0 for i in range(30)}))
 
 
@@ -248,7 +248,7 @@ def test_what_an_object_can_do_without_is_not_listed_as_missing(tmp_path):
             serializer("d", 0)
 
     save_npz(tmp_path / "file", Record(a=1, b=1))
-    with pytest.raises(MissingKeyError, match=r"that are missing: d; .* asks for: nothing$"):
+    with pytest.raises(MissingKeyError, match=r"that are missing: d; .* not requested: nothing$"):
         load_npz(tmp_path / "file", Object())
 
 
