@@ -156,15 +156,9 @@ def _parser():
         "show once, as '[0-3] text', what several ranks print at a time (default: with --prefix)"
     )
     add("--merge", action=argparse.BooleanOptionalAction, default=True, help=merge)
-    verbose = (
-        "show also repeated messages of MPI libraries, and the variables that are set for them"
-    )
+    verbose = "show also repeated messages of MPI libraries, and the variables set for them"
     add("-v", "--verbose", action="store_true", help=verbose)
-    add(
-        "--log-dir",
-        metavar="FOLDER",
-        help="also write the output of each rank to a file there",
-    )
+    add("--log-dir", metavar="FOLDER", help="also write the output of each rank to a file there")
     trace = "profile 100 steps: write a timeline of all ranks and a table to this folder"
     add("--trace", metavar="FOLDER", help=trace)
     record = "record fingerprints of each step in this folder (default: record) for 'replay'"

@@ -43,7 +43,7 @@ def test_an_exception_comes_back_with_its_traceback():
 @pytest.mark.slow
 def test_a_rank_that_ends_by_itself():
     with pytest.raises(
-        RuntimeError, match=r"^run: the ranks ended with exit code 3: .*rank 0 of 1"
+        RuntimeError, match=r"^run: the ranks ended with exit code 3, .*rank 0 of 1"
     ):
         mpchain.run(sys.exit, 3, n=1)
 
