@@ -268,7 +268,7 @@ def test_without_dev_shm(monkeypatch):
 def test_too_little_shared_memory(segments):
     segments.largest = 1000
     with make(Numbers(30, large_array), 5) as iterator:
-        message = "cannot allocate .* bytes of shared memory .*travel through pipes"
+        message = "cannot allocate .* bytes of shared memory .*are sent through pipes"
         with pytest.warns(RuntimeWarning, match=message):
             for _ in range(3):
                 next(iterator)
@@ -321,7 +321,7 @@ def test_a_dataset_that_cannot_be_pickled_is_read_by_threads():
     dataset = TransformDataset(Numbers(9), lambda i: function(i) + 0)
     n_threads = threading.active_count()
     with make(dataset, dataset_timeout=None) as iterator:
-        with pytest.warns(RuntimeWarning, match=r"cannot be pickled.*; threads read the") as caught:
+        with pytest.warns(RuntimeWarning, match=r"must be picklable.*; threads read the") as caught:
             assert next(iterator) == [0, 1, 2]
         assert len(caught) == 1 and caught[0].filename == __file__
         with pytest.raises(ValueError, match="five") as raised:
