@@ -44,7 +44,7 @@ class Unseen:
         return [random.getstate(), *map(_state_of, self._generators)]
 
     def note(self) -> None:
-        """Records a draw, which changes the state of NumPy's global generator."""
+        """Keeps the state of NumPy's global generator, which a recorded draw may have changed."""
         self._of_numpy = _state_of(np.random)
 
     def check_draws(self) -> None:

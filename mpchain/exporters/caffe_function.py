@@ -95,7 +95,8 @@ class CaffeFunction(Chain):
         try:
             function = _MAKERS[kind](layer)
         except (KeyError, IndexError, ValueError) as error:
-            raise ValueError(f"CaffeFunction: layer {name!r} of type {kind}: {error}") from error
+            lacks = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"CaffeFunction: layer {name!r} of type {kind}: {lacks}") from error
         self.forwards[name] = function
         if isinstance(function, Link):
             self.add_link(name, function)

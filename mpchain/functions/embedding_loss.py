@@ -24,7 +24,8 @@ from mpchain.variable import Variable, as_array, as_variable
 
 
 def _root(x, power=0.5):
-    """Returns ``x ** power`` for x >= 0; the derivative at zero is zero."""
+    """Returns ``x ** power`` for x >= 0. The derivative at zero is ``power``, not infinity, so that
+    the gradients of distances of zero are zero."""
     zero = (as_array(x) == 0).astype(x.dtype)
     return (sqrt(x + zero) if power == 0.5 else (x + zero) ** power) - zero
 

@@ -190,8 +190,8 @@ class AdamW(Adam):
     ) -> None:
         if weight_decay_rate >= 1e-3 and alpha == 0.001 and not decay_times_alpha:
             warnings.warn(
-                f"AdamW: each step shrinks every parameter by {weight_decay_rate:.1%}, because "
-                "weight_decay_rate is not multiplied by alpha as in PyTorch: give "
+                f"AdamW: each step shrinks every parameter by {weight_decay_rate:.1%}, because, "
+                "unlike in PyTorch, weight_decay_rate is not multiplied by alpha: give "
                 f"decay_times_alpha=True, or weight_decay_rate={weight_decay_rate * alpha:.1g}",
                 UserWarning,
                 stacklevel=2,

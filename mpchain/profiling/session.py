@@ -237,7 +237,7 @@ class Profile(Extension):
 
     def _ended(self, method):
         if self.trace is None:
-            raise RuntimeError(f"Profile.{method}: the profile has not ended; call it afterwards")
+            raise RuntimeError(f"Profile.{method}: the profile has not ended; call {method} later")
         return self.trace
 
 

@@ -62,10 +62,8 @@ def verify(path: str) -> None:
         arrays = table["arrays"]
         damaged = [name for name, (value, parts) in arrays.items() if _crc32(file, parts) != value]
         if damaged:
-            listing = ", ".join(map(repr, damaged[:20]))
-            raise DamagedFileError(
-                f"{path}: array {listing} cannot be read: its bytes fail their checksum"
-            )
+            listing = ", ".join([*map(repr, damaged[:20]), *["..."][: len(damaged) > 20]])
+            raise DamagedFileError(f"{path} is damaged: checksums differ for arrays {listing}")
         ranges = [parts for _, parts in arrays.values()]
         if _crc32(file, _others(ranges, end)) != table["rest"]:
             raise DamagedFileError(

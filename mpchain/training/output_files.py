@@ -308,8 +308,8 @@ class FileLock:
         return "host {host}, process {pid}, since {since}: {command}".format_map(self.holder)
 
     def release(self) -> None:
-        """Releases the lock and removes the file, unless this process has acquired it several
-        times."""
+        """Undoes one acquisition. Undoing this process's last acquisition releases the lock and
+        removes the file."""
         with self._guard:
             entry = self._held.get(self._path)
             if entry is None or self.is_shared:

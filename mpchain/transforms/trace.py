@@ -13,8 +13,8 @@ from mpchain.variable import Variable, as_variable
 
 
 class _Tie(FunctionNode):
-    """A function node whose output depends on the inputs in the graph, although the derivative is
-    zero."""
+    """A function node that returns its first input. In the graph, the output depends on the other
+    inputs, too, but its derivatives by them are zero."""
 
     def forward(self, inputs):
         return inputs[:1]

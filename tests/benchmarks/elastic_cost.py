@@ -107,7 +107,8 @@ def measure(n_units, n_blocks):
     looks = training.seconds_of_looks / np.sum(times[True])
     if training.comm.rank == 0:
         print(f"{n_units} units: {1e3 * quartiles[False]:.2f} ms a step, elastic {steps:.4f} of it")
-        print(f"copies: {copies:.2%} more, so {steps + copies:.4f}; looks by CPU time: {looks:.2%}")
+        print(f"copies add {copies:.2%}, which makes {steps + copies:.4f} in all")
+        print(f"CPU time of the polls: {looks:.2%} of the steps' time")
 
 
 def main():

@@ -1,9 +1,10 @@
 """Compares steps with derivatives in their loss: mpchain, PyTorch and jitted JAX.
 
 Run ``python -m tests.benchmarks.second_order [NAME ...]``; ``workloads/second_order.py`` has the
-computations. Each library runs in a separate process, in turns: with one thread, CPU time is
-measured; with two, wall time. The results of the first two steps must agree. ``torch.compile`` gets
-the function of the loss; if it fails, its error is printed.
+computations. Each library runs in a separate process, and the processes take turns. CPU time is
+measured with one thread, wall time with more. The results of the first two steps must agree. With
+``--compile``, ``torch.compile`` compiles the loss function (for ``hvp``, the product with the
+Hessian). If a variant fails, its error is printed.
 """
 
 import argparse

@@ -115,8 +115,8 @@ def test_calls_of_a_sharded_optimizer(counted, folder):
 
 @pytest.mark.parametrize("create", [create_multi_node_optimizer, create_sharded_optimizer])
 def test_bytes_between_hosts(counted, folder, create):
-    """A host sends gradients and new parameters, which are as many bytes as gradients alone
-    need."""
+    """Both optimizers send equally many bytes between hosts: a sharded one sends gradients and new
+    parameters, the other one gradients and their sums."""
     comm, calls = counted
     n_bytes = 4 * sum(param.size for param in MLP(n_units=N_UNITS).params())
     small = 10_000  # the size of the other messages and the norm for clipping

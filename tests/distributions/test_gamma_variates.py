@@ -1,5 +1,5 @@
-"""Tests the derivatives of the gamma distribution's cdf and samples by the shape, against
-mpmath."""
+"""Tests the gamma distribution's cdf and samples against mpmath, mainly their derivatives with
+respect to the shape parameter."""
 
 import mpmath
 import numpy as np

@@ -307,8 +307,8 @@ def test_flags_are_set_by_all_threads_without_a_race():
 
 @pytest.mark.parametrize("dtype, is_zero", [(np.float32, True), (np.float64, False)])
 def test_subnormal_numbers_are_zero_in_single_precision(dtype, is_zero):
-    """CuPy compiles in this way; subnormal numbers of half precision are normal in single
-    precision."""
+    """CuPy compiles kernels that replace subnormal float32 numbers with zero. (Subnormal float16
+    numbers stay, because they are normal in float32.)"""
     tiny = cuda.cupy.full(4, np.finfo(dtype).smallest_subnormal, dtype)
     twice = cuda.cupy.ElementwiseKernel("T x", "T y", "y = x * (T)2", "twice")(tiny)
     assert (float(twice[0]) == 0) == is_zero

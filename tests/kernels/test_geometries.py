@@ -46,7 +46,8 @@ MEMBERS = {"output": "xW", "input": "yW", "filter": "xy"}
 
 
 def _wrong_convolutions(memory, rng, n, c, o, window, dtype=np.float32):
-    """Returns descriptions of the family's kernels whose results differ from the reference's."""
+    """Returns descriptions of the convolution kernels whose results differ from the reference's,
+    or which write beyond an array."""
     shapes = {
         "x": (n, c, *window.in_size),
         "W": (o, c // window.groups, *window.ksize),

@@ -1,4 +1,4 @@
-"""Tests ranks that Slurm's srun starts, or a program that imitates srun here."""
+"""Tests ranks that Slurm's srun starts; a script imitates srun."""
 
 import os
 

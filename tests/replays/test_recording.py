@@ -70,7 +70,8 @@ def test_gradients_that_are_only_added_up_are_no_update(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("option, folder", [("--record", "record"), ("--record=a/b", "a/b")])
 def test_the_option_of_the_launcher(tmp_path, option, folder):
-    """The option takes no separate folder, and programs may have an option with the same name."""
+    """A folder follows an equals sign, so that the script's name is not mistaken for a folder;
+    programs may have an option with the same name."""
     (tmp_path / "train.py").touch()
     printed = programs.launch(tmp_path, "-n", 1, "--dry-run", option, "train.py", "--record", "x")
     assert f"MPCHAIN_RECORD={tmp_path}/{folder}\n" in printed

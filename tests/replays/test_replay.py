@@ -163,7 +163,8 @@ def test_a_loop_with_two_optimizers_of_models_that_are_alike(run):
 
 
 def test_data_that_were_scattered(run):
-    """One process gets batches of its own size, not the joined batches of all ranks."""
+    """A replay in one process, which gets a rank's batches instead of the joined batches of all
+    ranks, says so."""
     batches = """
     data = mpchain.distributed.scatter_dataset(data, comm)
     batches = iterators.SerialIterator(data, 12)

@@ -252,8 +252,9 @@ def main():
             longest = max(seconds for seconds, _ in results)
             begun = [iteration for _, iteration in results]
             print(
-                f"{name}: {len(results)} of {arguments.times} as it should be, ended after "
-                f"{longest:.1f} s at most; went on from iterations {min(begun)} to {max(begun)}",
+                f"{name}: {len(results)} of {arguments.times} runs passed; jobs ended at most "
+                f"{longest:.1f} s after the fault, and resumed from iterations {min(begun)} to "
+                f"{max(begun)}",
                 flush=True,
             )
     return n_failures > 0

@@ -76,7 +76,8 @@ class Buffer:
 
 
 class SharedBuffer(Buffer):
-    """A :class:`Buffer` for ranks that share memory: hosts send each other only the host's sums.
+    """A :class:`Buffer` for ranks that share memory: each host sums the arrays of its ranks first,
+    and sums are formed over hosts from these sums.
 
     Args:
         shared: the arrays of the host's ranks.

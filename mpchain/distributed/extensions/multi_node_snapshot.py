@@ -60,8 +60,8 @@ def _set_of(rank, size, replica_sets):
             )
         if known.count(r) > 1:
             raise ValueError(
-                f"multi_node_snapshot: replica_sets must hold each rank once, but rank {r} is "
-                "in two sets"
+                "multi_node_snapshot: replica_sets must not contain a rank more than once, but "
+                f"contains rank {r} {known.count(r)} times"
             )
     sets.append([r for r in range(size) if r not in known])
     return next(members for members in sets if rank in members)

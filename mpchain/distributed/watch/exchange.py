@@ -38,7 +38,10 @@ class Exchange:
         self._asked_at = dict.fromkeys(self._ranks, float("-inf"))
 
     def exchange(self, now: float, local: Sequence[int], is_wanted: bool) -> None:
-        """Receives rows, and sends this host's rows to hosts that wait for news.
+        """Receives rows, and sends this host's rows.
+
+        If a rank on this host waits, the rows go to all other hosts, which asks for their rows.
+        Otherwise they go only to hosts that have asked recently.
 
         Args:
             now: monotonic time in seconds.

@@ -1,4 +1,4 @@
-"""The updater that takes a batch, computes the loss and updates the optimizer."""
+"""The updater that gets a batch, computes the loss and lets the optimizer update the model."""
 
 import warnings
 from collections.abc import Callable, Mapping
