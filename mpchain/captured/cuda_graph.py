@@ -435,7 +435,9 @@ class CudaGraph(Graph):
             grads = [g for _, g in self._grads]
             expected = self._outcome(grads, self._result, self._carried.computed(), self._inputs)
             written = zip(arrays, expected["arguments"], strict=True)
-            self._written = [i for i, (x, y) in enumerate(written) if not are_same(x.get(), y)]
+            self._written = [
+                i for i, (x, y) in enumerate(written) if not are_same(cuda.to_cpu(x), y)
+            ]
             updated = self._values_of_params()
             for array, value in before:
                 array.set(value)

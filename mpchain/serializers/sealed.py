@@ -63,7 +63,8 @@ def verify(path: str) -> None:
         damaged = [name for name, (value, parts) in arrays.items() if _crc32(file, parts) != value]
         if damaged:
             listing = ", ".join([*map(repr, damaged[:20]), *["..."][: len(damaged) > 20]])
-            raise DamagedFileError(f"{path} is damaged: checksums differ for arrays {listing}")
+            what = f"arrays {listing}" if damaged[1:] else f"array {listing}"
+            raise DamagedFileError(f"{path}: {what} cannot be read: the content fails its checksum")
         ranges = [parts for _, parts in arrays.values()]
         if _crc32(file, _others(ranges, end)) != table["rest"]:
             raise DamagedFileError(
