@@ -10,6 +10,7 @@ other messages before and after each launch.
 import contextlib
 import functools
 import gc
+import itertools
 import os
 import sys
 import traceback
@@ -435,9 +436,8 @@ class CudaGraph(Graph):
             grads = [g for _, g in self._grads]
             expected = self._outcome(grads, self._result, self._carried.computed(), self._inputs)
             written = zip(arrays, expected["arguments"], strict=True)
-            self._written = [
-                i for i, (x, y) in enumerate(written) if not are_same(cuda.to_cpu(x), y)
-            ]
+            differs = [not are_same(cuda.to_cpu(x), y) for x, y in written]
+            self._written = list(itertools.compress(range(len(arrays)), differs))
             updated = self._values_of_params()
             for array, value in before:
                 array.set(value)

@@ -40,7 +40,7 @@ def test_a_wrong_graph_changes_nothing(monkeypatch, make_optimizer):
         store(self, values * 3)
 
     monkeypatch.setattr(CudaGraph, "_store", wrong)
-    reason = "a replay (updated parameters otherwise|computed other states)"
+    reason = "a replay (updated parameters differently|computed other states)"
     with pytest.warns(UserWarning, match=reason):
         models, _, step = run_both(perceptron, make_optimizer, classifier_step, 2)
     assert_same(expected[0], models[1])  # the second step has run eagerly
