@@ -244,5 +244,5 @@ def test_wrong_arguments(comm):
     snapshot = extensions.snapshot()
     with pytest.raises(ValueError, match=f"ranks from 0 to {comm.size - 1}, not 99"):
         multi_node_snapshot(comm, snapshot, [[0, 99]])
-    with pytest.raises(ValueError, match="rank 0 is in two"):
+    with pytest.raises(ValueError, match="contains rank 0 2 times"):
         multi_node_snapshot(comm, snapshot, [0, [0]])
