@@ -87,8 +87,14 @@ def composed_attention(
 def _derivative(g, query, key, value, y, aux, scale, is_causal, bias, dropout):
     options = scale, is_causal, bias
     if not isinstance(g, Variable):
-        (log_sums,) = aux
-        return kernels.attention_gradient(g, query, key, value, y, log_sums, *options, dropout)
+        arrays = g, query, key, value, y, *aux
+        if dropout is not None and dropout.has_seed:
+            # cuDNN may have no plan for this gradient: it has none on a B200 that has the same bits
+            # each time. The reference needs the mask then.
+            if kernels.attention_gradient.select(*arrays, *options, dropout).library != "cudnn":
+                kept = kernels.attention_kept(query, key, value, *options, dropout)
+                dropout = Dropout(dropout.ratio, False, kept)
+        return kernels.attention_gradient(*arrays, *options, dropout)
     weights = dropped = attention_weights(query, key, *options)
     change = matmul(g, swapaxes(value, -1, -2))
     if dropout is not None:

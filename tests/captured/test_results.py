@@ -370,6 +370,6 @@ def test_arguments_that_are_memory_of_a_parameter():
         return F.sum(model(x))
 
     step = mpchain.capture(step)
-    with pytest.warns(UserWarning, match="an argument is memory of parameter W: pass a copy"):
+    with pytest.warns(UserWarning, match="an argument shares memory with parameter W: pass a copy"):
         found = [step(model.W.array[:1], np.ones((1, 3), "f")).array for _ in range(4)]
     np.testing.assert_array_equal(found, [3, 6, 9, 12])
