@@ -141,7 +141,7 @@ entries begin with 'user_'
         """Chooses whether programs may set entries of any name, as in Chainer.
 
         Example:
-            >>> mpchain.global_config.take_all_names(False) # the default
+            >>> mpchain.global_config.take_all_names(False)  # the default
         """
         object.__setattr__(self, "_takes_all_names", takes)
 
@@ -384,7 +384,9 @@ class DebugMode:
     """Context manager: sets the debug mode. Deprecated: use ``using_config("debug", ...)``.
 
     Example:
-        >>> with mpchain.using_config("debug", True): # use this instead ... mpchain.is_debug() True
+        >>> with mpchain.using_config("debug", True):  # use this instead
+        ...     mpchain.is_debug()
+        True
     """
 
     def __init__(self, debug: bool):

@@ -49,7 +49,8 @@ class Span:
     ================  ===================================  =======================================
 
     Example:
-        >>> with span("input", "iterator"): # no observer is active ... pass
+        >>> with span("input", "iterator"):  # no observer is active
+        ...     pass
     """
 
     __slots__ = ("_begun", "_observers", "args", "has_failed", "kind", "name", "result", "thing")

@@ -128,8 +128,9 @@ def rows_of(samples: object = None, axis: int = 0) -> contextlib.AbstractContext
         >>> with mpchain.random.rows_of(np.repeat(np.arange(2), lengths)):
         ...     F.dropout(np.ones((5, 4))).shape
         (5, 4)
-        >>> with mpchain.random.rows_of(axis=1): # for arrays (time, samples, ...) ...
-        F.dropout(np.ones((7, 2, 4))).shape (7, 2, 4)
+        >>> with mpchain.random.rows_of(axis=1):  # for arrays (time, samples, ...)
+        ...     F.dropout(np.ones((7, 2, 4))).shape
+        (7, 2, 4)
     """
     if axis < 0:
         raise ValueError(f"rows_of: axis must not be negative, but is {axis}")

@@ -548,7 +548,8 @@ def is_unscaled_in_step(param: Parameter) -> bool:
     multiply the gradient by a factor.
 
     Example:
-        >>> is_unscaled_in_step(mpchain.Parameter(np.zeros(2))) # the array is in host memory False
+        >>> is_unscaled_in_step(mpchain.Parameter(np.zeros(2)))  # the array is in host memory
+        False
     """
     rule = param.update_rule
     return (

@@ -205,7 +205,7 @@ def test_adamw_with_numbers_of_pytorch():
         return link.W.array[0]
 
     assert train(decay_times_alpha=True) == pytest.approx((1 - 1e-5) ** 100, rel=1e-12)
-    with pytest.warns(UserWarning, match=r"1\.0% off every .*, or weight_decay_rate=1e-05") as seen:
+    with pytest.warns(UserWarning, match=r"by 1\.0%, .*, or weight_decay_rate=1e-05") as seen:
         assert train() == pytest.approx(0.99**100, rel=1e-12)
     assert len(seen) == 1 and seen[0].filename == __file__
     # The user has chosen this alpha, so there is no warning.

@@ -161,8 +161,8 @@ class RecordedArray(np.ndarray):
 
     Example:
         >>> from mpchain.captured.recorded import RecordedArray
-        >>> type(np.zeros(2).view(RecordedArray) + 1) # no recorder is active <class
-        'numpy.ndarray'>
+        >>> type(np.zeros(2).view(RecordedArray) + 1)  # no recorder is active
+        <class 'numpy.ndarray'>
     """
 
     def __array_ufunc__(

@@ -125,7 +125,10 @@ class Masks:
     masks.
 
     Example:
-        >>> Masks().kept(np, (2, 3), np.dtype("f"), 0.0)
+        >>> from mpchain.functions.noise import Masks
+        >>> from mpchain.random import SampleGenerator
+        >>> with SampleGenerator((1, 2), step=7, first=4, n=2).in_use():
+        ...     Masks().kept(np, (2, 3), np.dtype("f"), 0.0)
         array([[1., 1., 1.],
                [1., 1., 1.]], dtype=float32)
     """

@@ -36,9 +36,10 @@ def is_of_user(frame: FrameType) -> bool:
 
 
 def users_frame(frame: FrameType | None) -> FrameType | None:
-    """Returns the innermost frame of the user's program, starting the search from a frame.
+    """Returns the innermost frame of the user's program, starting the search from a frame; None if
+    there is no such frame.
 
-    >>> users_frame(sys._getframe()) is None
+    >>> users_frame(None) is None
     True
     """
     while frame is not None and not is_of_user(frame):

@@ -59,9 +59,9 @@ def test_wrong_inputs(function):
     for wrong in (x, (x,), np.ones((2, 3))):
         with pytest.raises(TypeError, match=rf"{name}: x must be a pair \(real, imag\), but is"):
             function(wrong)
-    with pytest.raises(InvalidType, match=rf"{name}: real and imag must have one .*\(2, 3\).*\(2,"):
+    with pytest.raises(InvalidType, match=rf"{name}: real and imag must have .*\(2, 3\).*\(2,"):
         function((x, x[:, :2]))
-    with pytest.raises(InvalidType, match=rf"{name}: real and imag must have one .*float32"):
+    with pytest.raises(InvalidType, match=rf"{name}: real and imag must have .*float32"):
         function((x, x.astype(np.float32)))
     with pytest.raises(InvalidType, match=rf"{name}: .* must be floating point.*int64"):
         function((x.astype(np.int64),) * 2)

@@ -85,7 +85,7 @@ def test_determinant_of_the_weight_of_a_1x1_convolution(shape):
 
 @pytest.mark.parametrize("shape", [(2, 2, 2), (1, 2, 2), (2, 2, 1, 2), (2, 3, 1, 1)])
 def test_determinant_of_more_than_one_matrix(shape):
-    with pytest.raises(InvalidType, match=r"^det: a must be floating point, with 2 axes"):
+    with pytest.raises(InvalidType, match=r"^det: a must be floating point and have 2 axes"):
         F.det(np.ones(shape))
 
 
@@ -102,7 +102,7 @@ def test_determinant_of_more_than_one_matrix(shape):
 )
 def test_what_is_no_square_matrix(function, shape):
     pattern = (
-        rf"{function.__name__}: a must be floating point, with . axes.*{re.escape(str(shape))}"
+        rf"{function.__name__}: a must be floating point and have . axes.*{re.escape(str(shape))}"
     )
     with pytest.raises(InvalidType, match=pattern):
         function(np.ones(shape))

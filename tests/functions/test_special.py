@@ -171,7 +171,7 @@ def test_wrong_inputs():
 def test_without_scipy_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.special", None)
     with pytest.raises(
-        ImportError, match=r"erf: SciPy is not installed: pip install 'mpchain\[cpu"
+        ImportError, match=r"erf: SciPy is not installed; install it by pip install 'mpchain\[cpu"
     ):
         F.erf(np.ones(2))
     assert np.isfinite(F.gelu(np.ones(2), "tanh").array).all()

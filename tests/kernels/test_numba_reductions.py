@@ -226,7 +226,7 @@ def test_threads_do_not_change_the_bits(operation):
     [
         lambda x: x[:, ::2],
         lambda x: x.astype(np.float16),
-        lambda x: x[:9],
+        lambda x: x[:2],
         lambda x: x[:0],
         lambda x: x[:, :0],
         lambda x: x.astype(">f4"),

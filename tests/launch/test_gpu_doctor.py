@@ -34,7 +34,7 @@ def judged(row, title="check: matmul", **options):
             {"ok": False, "error": "Traceback ...\nValueError: no kernel\n"},
             FAILURE,
             "an exception",
-            "ValueError: no kernel; all is in results.jsonl",
+            "ValueError: no kernel; the traceback is in results.jsonl",
         ),
         ({"reason": "needs PyTorch"}, NOTE, "not tested", "needs PyTorch"),
         ({"ended": "the process ended by SIGSEGV"}, FAILURE, "the process ended by SIGSEGV", "see"),
