@@ -1,8 +1,8 @@
 """Floating-point dtypes: NumPy's, and bfloat16, which the library ml_dtypes adds to NumPy.
 
 NumPy itself does not know bfloat16: the kind of this dtype is ``V``, like the kind of raw bytes,
-    and ``np.issubdtype`` does not count it as floating point. mpchain therefore uses the functions
-    below.
+and ``np.issubdtype`` does not count it as floating point. mpchain therefore uses the functions
+below.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -20,9 +20,9 @@ class ImageDataset(DatasetMixin):
     """Image files, without labels.
 
     An example is an array of shape (channels, height, width): one channel for gray images (and
-        palette images, whose values are palette indices), three for colors, four with transparency.
-        The values are not scaled; they are mostly from 0 to 255. Images of different kinds or sizes
-        must be converted to one form before they can be stacked into a batch.
+    palette images, whose values are palette indices), three for colors, four with transparency.
+    The values are not scaled; they are mostly from 0 to 255. Images of different kinds or sizes
+    must be converted to one form before they can be stacked into a batch.
 
     Args:
         paths: list of the paths of the files, or the path of a text file with one path per line.

@@ -19,10 +19,10 @@ class TableDataset(DatasetMixin):
     """The rows of a table: numbers and categories as one array of features, and a target.
 
     An example is a pair ``(x, t)``. ``x`` is an array of shape (features,) for the input columns: a
-        column of numbers becomes one feature, a column of categories one feature for each category,
-        of which one is 1 and the others are 0. ``t`` is an array of shape (1,) if the target is a
-        number, or the number of its category, an int32 array of shape (), if it is a category.
-        Without a target, an example is ``x``.
+    column of numbers becomes one feature, a column of categories one feature for each category,
+    of which one is 1 and the others are 0. ``t`` is an array of shape (1,) if the target is a
+    number, or the number of its category, an int32 array of shape (), if it is a category.
+    Without a target, an example is ``x``.
 
     A column is a column of numbers if all its values are numbers; otherwise it is a column of
     categories, which are sorted. Pass the types of the training data for other files, so that their

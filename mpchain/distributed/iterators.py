@@ -18,8 +18,8 @@ class SynchronizedIterator(Iterator):
     For arguments and errors see :func:`create_sharded_iterator`; with this iterator each rank gets
     the whole batch.
     All attributes are read from the wrapped iterator: ``epoch``, ``epoch_detail``, ``is_new_epoch``
-        and others are the same on all ranks. Any rank's state can be restored on any number of
-        ranks.
+    and others are the same on all ranks. Any rank's state can be restored on any number of
+    ranks.
 
     Example:
         >>> from mpchain import distributed, iterators
@@ -93,10 +93,10 @@ class ShardedIterator(SynchronizedIterator):
     """Wraps an iterator so that it yields this rank's part of each batch.
 
     The batches are the same as in one process: the order of samples does not depend on the number
-        of ranks. All ranks use rank 0's order, position and random state. Each rank gets its
-        contiguous part of a batch. If the parts cannot be equal, the first ranks have one sample
-        more, or, with a reproducible communicator, the first micro-shards. A part may be empty,
-        except on rank 0.
+    of ranks. All ranks use rank 0's order, position and random state. Each rank gets its
+    contiguous part of a batch. If the parts cannot be equal, the first ranks have one sample
+    more, or, with a reproducible communicator, the first micro-shards. A part may be empty,
+    except on rank 0.
 
     Args:
         actual_iterator: a :class:`~mpchain.iterators.SerialIterator`, created with the same

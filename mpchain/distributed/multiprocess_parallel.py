@@ -34,10 +34,10 @@ class MultiprocessParallelUpdater(StandardUpdater):
     """Updates the optimizer's target with gradients that several processes compute.
 
     One command starts all processes: this process uses the first device and starts a process for
-        each other device. Each process has a copy of the model and its own iterator. Gradients, and
-        the values that the model reports, are means over the samples of all processes, as if the
-        batches were one. They are summed in shared memory or, if each process has its own GPU, by
-        NCCL. Only this process has the optimizer; the other processes receive its parameters.
+    each other device. Each process has a copy of the model and its own iterator. Gradients, and
+    the values that the model reports, are means over the samples of all processes, as if the
+    batches were one. They are summed in shared memory or, if each process has its own GPU, by
+    NCCL. Only this process has the optimizer; the other processes receive its parameters.
 
     An exception in a process is raised here, with its traceback, and ends the other processes; they
     also end with this process. Scripts must do their work below ``if __name__ == "__main__":``, and

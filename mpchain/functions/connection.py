@@ -191,9 +191,11 @@ def convolution_nd(
 
     Raises:
         InvalidType: ranks or channels do not match, a window is larger than the padded input, or
-        the dtype of ``x`` is wider than the dtype of ``W`` or ``b`` (see ``mpchain.mixed16``).
-        Example: >>> F.convolution_nd(np.array([[[1.0, 2.0, 4.0]]]), np.array([[[1.0,
-        -1.0]]])).array array([[[-1., -2.]]])
+            the dtype of ``x`` is wider than the dtype of ``W`` or ``b`` (see ``mpchain.mixed16``).
+
+    Example:
+        >>> F.convolution_nd(np.array([[[1.0, 2.0, 4.0]]]), np.array([[[1.0, -1.0]]])).array
+        array([[[-1., -2.]]])
     """
     return _convolution("convolution_nd", None, x, W, b, stride, pad, cover_all, dilate, groups)
 
@@ -447,9 +449,11 @@ def depthwise_convolution_2d(
 
     Raises:
         InvalidType: ranks or channels do not match, a window is larger than the padded input, or
-        the dtype of ``x`` is wider than the dtype of ``W`` or ``b`` (see ``mpchain.mixed16``).
-        Example: >>> F.depthwise_convolution_2d(np.zeros((2, 3, 8, 8)), np.zeros((2, 3, 3,
-        3))).shape (2, 6, 6, 6)
+            the dtype of ``x`` is wider than the dtype of ``W`` or ``b`` (see ``mpchain.mixed16``).
+
+    Example:
+        >>> F.depthwise_convolution_2d(np.zeros((2, 3, 8, 8)), np.zeros((2, 3, 3, 3))).shape
+        (2, 6, 6, 6)
 
     See L. Sifre, Rigid-motion scattering for image classification, 2014.
     """

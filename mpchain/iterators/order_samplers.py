@@ -43,8 +43,9 @@ class OrderSampler(abc.ABC):
 class ShuffleOrderSampler(OrderSampler):
     """Returns a random permutation for each epoch.
 
-    random_state: the source of the permutations, which is saved with the iterator. None means
-    NumPy's global state, with which the orders are those of Chainer for the same seed.
+    Args:
+        random_state: the source of the permutations, which is saved with the iterator. None means
+            NumPy's global state, with which the orders are those of Chainer for the same seed.
 
     Example:
         >>> sampler = ShuffleOrderSampler(np.random.RandomState(0))
@@ -80,9 +81,9 @@ class SimilarLengthOrderSampler(ShuffleOrderSampler):
     """Returns a random order in which the examples of a batch are of similar length.
 
     Batches of sequences then need little padding. They are still random: the examples are permuted,
-        the examples of each ``n_batches`` batches are sorted by length, and the batches are
-        permuted again. If the batch size does not divide the number of examples, an iterator that
-        repeats begins an epoch within a batch; the lengths in its batches are then less similar.
+    the examples of each ``n_batches`` batches are sorted by length, and the batches are
+    permuted again. If the batch size does not divide the number of examples, an iterator that
+    repeats begins an epoch within a batch; the lengths in its batches are then less similar.
 
     Args:
         lengths: sequence of the lengths of the examples.

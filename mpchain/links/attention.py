@@ -191,7 +191,7 @@ class TransformerEncoderLayer(_TransformerLayer):
         activation: function of the hidden features.
         pre_norm: whether to normalize the inputs of sublayers, x + f(norm(x)), instead of the
             sums, norm(x + f(x)), as in the paper.
-            normalization: a function that makes a normalization link for a number of features.
+        normalization: a function that makes a normalization link for a number of features.
 
     Attributes:
         attention (MultiHeadAttention): the self-attention.

@@ -157,8 +157,8 @@ def communicate(
     """Applies an operation; returns the list of Variables that this rank gets, and the token.
 
     The result always requires a gradient, even if the input does not: either all ranks must take
-        part in backward or none, and a rank does not know the inputs of the other ranks. The
-        exceptions are messages, whose sender decides, and values that are the same on all ranks.
+    part in backward or none, and a rank does not know the inputs of the other ranks. The
+    exceptions are messages, whose sender decides, and values that are the same on all ranks.
 
     ``source`` is a pair of the order of derivative and the number of a message, see
     :class:`Communication`.

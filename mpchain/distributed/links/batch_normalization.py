@@ -64,26 +64,26 @@ class MultiNodeBatchNormalization(BatchNormalization):
 
 def create_mnbn_model(link: Link, comm: Communicator, communication_backend: str = "auto") -> Link:
     """Copies a model and makes each BatchNormalization in it use the samples of all ranks.
+
     Parameters, averages and settings are copied; a link or parameter that is used several times is
     copied once. Other normalizations, such as BatchRenormalization, and subclasses of
     BatchNormalization stay unchanged.
-        as BatchRenormalization, and subclasses of BatchNormalization stay unchanged.
 
-        Args:
-            link: the model; it may itself be a BatchNormalization.
-            comm: the communicator of the ranks.
-            communication_backend: see :class:`MultiNodeBatchNormalization`.
+    Args:
+        link: the model; it may itself be a BatchNormalization.
+        comm: the communicator of the ranks.
+        communication_backend: see :class:`MultiNodeBatchNormalization`.
 
-        Returns:
-            The copy, in which a MultiNodeBatchNormalization replaces each BatchNormalization.
+    Returns:
+        The copy, in which a MultiNodeBatchNormalization replaces each BatchNormalization.
 
-        Raises:
-            TypeError, ValueError: see :class:`MultiNodeBatchNormalization`.
+    Raises:
+        TypeError, ValueError: see :class:`MultiNodeBatchNormalization`.
 
-        Example:
-            >>> model = mpchain.Sequential(L.Linear(3, 2), L.BatchNormalization(2))
-            >>> type(mpchain.distributed.links.create_mnbn_model(model, comm)[1]).__name__
-            'MultiNodeBatchNormalization'
+    Example:
+        >>> model = mpchain.Sequential(L.Linear(3, 2), L.BatchNormalization(2))
+        >>> type(mpchain.distributed.links.create_mnbn_model(model, comm)[1]).__name__
+        'MultiNodeBatchNormalization'
     """
     _check("create_mnbn_model", comm, communication_backend)
     copied = link.copy("copy")

@@ -36,8 +36,8 @@ class MultiNodeChainList(ChainList):
     if samples do not depend on each other (in batch normalization they do).
 
     All ranks must also take part if a gradient is differentiated again: ask for the gradient by a
-        delegate variable, too, on which the communication depends, and tie the rest of the
-        computation to the result::
+    delegate variable, too, on which the communication depends, and tie the rest of the
+    computation to the result::
 
         start = mpchain.Variable(np.zeros(0, np.float32))
         y = model(x, delegate_variable=start)

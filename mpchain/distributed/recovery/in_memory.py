@@ -87,7 +87,7 @@ class InMemoryCheckpoint:
         """Returns whether fewer than ``n`` steps are done; collective.
 
         When the result is False, the results of training are final: all surviving ranks have done
-            all steps.
+        all steps.
         """
         if self.iteration < n:
             return True

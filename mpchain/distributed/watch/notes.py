@@ -57,7 +57,7 @@ def creating() -> Iterator[None]:
     nothing is reported.
 
     A program that the launcher has started is assumed to train: from the first communicator on, the
-        C library keeps memory that the program frees.
+    C library keeps memory that the program frees.
 
     >>> with creating():
     ...     pass

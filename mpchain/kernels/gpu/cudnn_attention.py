@@ -2,7 +2,7 @@
 the gradient.
 
 Only half precision is supported, because cuDNN has no plan for other dtypes. The compilation for a
-    shape takes seconds.
+shape takes seconds.
 
 Dropout has one of two forms. With a seed, cuDNN draws the mask in both kernels, and never stores
 it. Where draws belong to samples, cuDNN reads the mask from an array, which is drawn for each of

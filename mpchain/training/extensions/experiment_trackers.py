@@ -124,8 +124,8 @@ class WandbReport(ExperimentTracker):
     """Sends the numbers in the entries of a :class:`LogReport` to Weights & Biases.
 
     The extension needs wandb (``pip install wandb``), whose environment variables apply: with
-        ``WANDB_MODE=offline`` the run is only written to the trainer's folder. If the program has
-        begun a run itself (``wandb.init``), the extension uses this run and leaves it open.
+    ``WANDB_MODE=offline`` the run is only written to the trainer's folder. If the program has
+    begun a run itself (``wandb.init``), the extension uses this run and leaves it open.
 
     Args:
         project: name of the project; None means wandb's default.

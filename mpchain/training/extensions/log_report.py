@@ -19,12 +19,12 @@ class LogReport(Extension):
     """Averages reported values over an interval and writes them to a JSON file.
 
     The file holds a list with one dict per interval: the means of the values over the iterations
-        that reported them, ``epoch``, ``iteration`` and ``elapsed_time`` (seconds). The file is
-        replaced as a whole after each interval; a resumed run keeps the earlier entries. NaN and
-        infinities are written as Python's json module does.
+    that reported them, ``epoch``, ``iteration`` and ``elapsed_time`` (seconds). The file is
+    replaced as a whole after each interval; a resumed run keeps the earlier entries. NaN and
+    infinities are written as Python's json module does.
 
     The file of an earlier run is kept, unless this run resumes that run: ``log`` is renamed to
-        ``log.old1``. Another job that would write the same file at the same time is refused.
+    ``log.old1``. Another job that would write the same file at the same time is refused.
 
     On several ranks, each rank logs what it observes, and rank 0 writes the file. Values that
     :class:`~mpchain.distributed.MultiNodeUpdater` and multi-node evaluators report are means over

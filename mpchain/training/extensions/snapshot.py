@@ -44,7 +44,8 @@ class Snapshot(Extension):
         condition: function of no argument that returns whether to save now; None means always.
         writer: :class:`Writer` that writes the file, instead of ``savefun``.
         snapshot_on_error: whether to save also when an exception ends training, unless the
-            n_retains: number of snapshots of this run to keep: older ones are deleted after a new
+            iteration was saved already.
+        n_retains: number of snapshots of this run to keep: older ones are deleted after a new
             snapshot was written; 0 or less keeps all. A hidden file beside the snapshots records
             the run of each.
         autoload: whether to load the latest snapshot in the trainer's folder, if there is one,
