@@ -57,7 +57,8 @@ class Trainer:
     1. the folder ``out`` is created; every extension is initialized, by descending priority;
     2. extensions added with ``call_before_training`` are called;
     3. until the stop trigger fires: the updater updates once; then extensions whose trigger fires
-    are called, by descending priority, and in the order of :meth:`extend` if priorities are equal;
+       are called, by descending priority, and in the order of :meth:`extend` if priorities are
+       equal;
     4. if an exception leaves the loop, every extension's ``on_error`` is called;
     5. every extension and the updater are finalized; the exception, if any, is raised again.
 

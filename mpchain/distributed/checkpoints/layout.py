@@ -6,7 +6,7 @@ disk:
 - ``part_<r>.npz``: the values that rank r wrote. One rank writes each value that several ranks
   share, such that all ranks write about the same amount.
 - ``manifest.json``: the number of ranks, the size and SHA-256 of each part, the part that holds
-each value, and a checksum of the manifest itself.
+  each value, and a checksum of the manifest itself.
 
 While a checkpoint is being written, its folder is called ``.iteration_<n>.<id of the run>.tmp``. A
 checkpoint that turned out to be damaged is called ``iteration_<n>.damaged``.
