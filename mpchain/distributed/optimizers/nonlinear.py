@@ -141,7 +141,7 @@ def find_cause(graph: SampleGraph, in_shards: bool = False) -> tuple[Any, str]:
         label = function.label
         if label == "batch_normalization" and not in_shards:
             return function, (
-                f"{label} uses the statistics of the samples of one rank, not of the whole batch: "
+                f"{label} takes the statistics of the samples of one rank, not of the whole batch: "
                 "use the links of mpchain.distributed.links.create_mnbn_model(model, comm)"
             )
         if state is State.PAIRS and State.PAIRS not in states:

@@ -253,7 +253,7 @@ def test_gradients_that_are_none_without_zero_fill(comm):
         assert params["/b"].grad is None
         return
     last = comm.size - 1
-    with pytest.raises(ValueError, match=f"zero_fill=True: /c on rank {last}; /e on rank {last}$"):
+    with pytest.raises(ValueError, match=f"zero_fill=True .*/c on rank {last}; /e on rank {last}$"):
         reducer.finish()
 
 

@@ -253,7 +253,7 @@ def test_a_rank_without_samples_is_reported(comm):
     optimizer.n_samples = int(comm.rank == 0)
     if comm.size == 1:
         return
-    rule = rf"/1 computes with all ranks together, but {comm.size - 1} of {comm.size} have no"
+    rule = rf"/1 computes with all ranks together, but {comm.size - 1} of {comm.size} ranks have no"
     with pytest.raises(ValueError, match=rule):
         optimizer.update(lambda: F.sum(model(xp.ones((1, 3), np.float32))))
 
@@ -266,5 +266,5 @@ def test_ranks_with_different_numbers_of_parts_are_reported(comm):
     optimizer.update_in_parts([part, part])
     assert optimizer.t == 1
     if comm.size > 1:
-        with pytest.raises(ValueError, match=r"but they have \[2, 1.*\] parts of the batch"):
+        with pytest.raises(ValueError, match=r"but the ranks have \[2, 1.*\] parts of the batch"):
             optimizer.update_in_parts([part] * (2 if comm.rank == 0 else 1))
