@@ -111,7 +111,7 @@ def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
     first, *others = map(xp.asarray, grid)
     labels = (first, t, *others)
     # The exponentials are kept for backward, because they take most of the time.
-    if t.ndim == 1 and x.size >= thresholds.compiled_softmax and isinstance(x, np.ndarray):
+    if t.ndim == 1 and x.size >= thresholds.compiled and isinstance(x, np.ndarray):
         exp_x, total, most = kernels.exponentials(x)
         of_labels = x[labels] - most[:, 0]
     else:

@@ -147,15 +147,11 @@ compiled = 1 << 16
 """The least number of elements of an array for which reductions and similar kernels are
 compiled."""
 
-compiled_softmax = 1 << 10
-"""The least number of elements of an array for which softmax is compiled, because NumPy needs
-several calls."""
-
-compiled_images = 1 << 9
+compiled_images = 1 << 13
 """The least number of elements of an array for which batch normalization and pooling are
 compiled."""
 
-compiled_samples = 1 << 9
+compiled_samples = 1 << 12
 """The least number of elements of an array for which the normalization of samples is compiled,
 where each sample is a row."""
 

@@ -485,7 +485,7 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
         compile_text(f"numbers of {formula.__name__}", "\n    ".join(of_numbers), own.known),
         names,
         is_special,
-        is_slow or len(of_arrays) >= _LONG,
+        is_slow or (not is_special and len(of_arrays) >= _LONG),
         not is_faster,
         [list(numbers).index(number_in_python(x)) for x in divisors if _is_number(x)],
         is_quotient,

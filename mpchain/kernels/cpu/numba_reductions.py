@@ -110,7 +110,7 @@ def _subtract_both(x, a, b):
 
 
 def _refuse(x, axis, scale=1.0, other=None):
-    if x.size < thresholds.compiled_softmax:
+    if x.size < thresholds.compiled:
         return TOO_SMALL
     if axis % x.ndim != x.ndim - 1 or not x.flags.c_contiguous:
         return "not along the last axis of a contiguous array"
