@@ -47,4 +47,8 @@ def test_the_file_of_the_repository_can_be_read():
     assert head == reruns.HEAD
     for line in lines:
         n, day, test = line.split(" ", 2)
-        assert int(n) > 0 and datetime.date.fromisoformat(day) and test.startswith("tests/")
+        assert (
+            int(n) > 0
+            and datetime.date.fromisoformat(day)
+            and test.startswith(("tests/", "mpchain/", "launch/"))
+        )
