@@ -121,7 +121,7 @@ def test_a_seed_draws_one_mask(library):
     np.testing.assert_array_equal(first, again)
     assert abs(first.mean() - 0.75) < 4 * (0.25 * 0.75 / first.size) ** 0.5
     assert abs((first == other).mean() - 0.625) < 0.02
-    assert not np.array_equal(first, _mask(64, 0.25, lambda: None))  # of the next seed
+    assert not np.array_equal(first, _mask(64, 0.25, lambda: None))  # this call has the next seed
     assert len(np.unique(first.reshape(-1, 64), axis=0)) == first.size // 64
     assert {tag for tag, _ in library.executed} == {"SDPA"}
 

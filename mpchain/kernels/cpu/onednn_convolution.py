@@ -25,8 +25,8 @@ _DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS = 129, 145, 161
 _QUERIES = {_SRC: 129, _DIFF_SRC: 130, _WEIGHTS: 131, _DIFF_WEIGHTS: 132, _DST: 133, _DIFF_DST: 134}
 _SIDE_BY_SIDE = (1, 2)  # with these numbers of spatial axes, arrays have channels last
 
-# For each operation, these are oneDNN's names of the two operands, in the order of our kernels, and
-# of the result.
+# For each operation, these are oneDNN's names of the two operands, in the order of our kernels. The
+# last name is the name of the result.
 _KINDS = {
     "output": (_SRC, _WEIGHTS, _DST),
     "input": (_DIFF_DST, _WEIGHTS, _DIFF_SRC),

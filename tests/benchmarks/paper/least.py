@@ -45,8 +45,8 @@ def of_resnet() -> Counter:
             least.add("convolution: gradient of the input", y, W, x)
         least.add("convolution: gradient of the weights", x, y, W)
         least.add("normalization, sum, ReLU", y, y, y, *[y] * has_sum)
-        # The kernel reads the gradient and its input twice, and the output of a sum, for the sign
-        # of the ReLU.
+        # The kernel reads the gradient and its input twice. After a sum, it also reads the output,
+        # because the ReLU's gradient needs the sign.
         least.add("normalization, sum, ReLU: gradient", *[y] * (5 + 3 * has_sum))
         return side
 
