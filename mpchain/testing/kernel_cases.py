@@ -72,6 +72,7 @@ MANY_WINDOWS = {
     "many windows": (2, 90, None, _window((40, 42), 2, 2)),
     "many windows, padded": (4, 40, None, _window((45, 44), (3, 2), 2, (2, 1), cover_all=True)),
     "many windows, dilated": (3, 40, None, _window((30, 31), 3, 1, 1, (2, 1))),
+    "many windows of sequences": (4, 40, None, _window((450,), 4, 2, 1, cover_all=True)),
 }
 
 

@@ -21,7 +21,14 @@ from mpchain.configuration import config
 from mpchain.formulas.text import compile_text
 from mpchain.kernels import reference, thresholds
 from mpchain.kernels.cpu import loop_cache
-from mpchain.kernels.cpu.channels_last import as_last, empty_last, is_only_last, result, rows
+from mpchain.kernels.cpu.channels_last import (
+    TO_LAST,
+    as_last,
+    empty_last,
+    is_only_last,
+    result,
+    rows,
+)
 from mpchain.kernels.cpu.threads import in_parts
 from mpchain.kernels.operation import SINGLE_OR_DOUBLE
 from mpchain.kernels.philox import random_words
@@ -299,18 +306,28 @@ def _shift_and_scale(x, mean, scale, beta, out=None):
 
 
 def _refuse_pooling(x, window):
-    if len(window.ksize) != 2:
-        return "not two spatial axes"
+    if len(window.ksize) not in (1, 2):
+        return "not one or two spatial axes"
     is_small = x.shape[0] * x.shape[1] * math.prod(window.in_size) < thresholds.compiled_images
     return TOO_SMALL if is_small else why_not_compiled()
 
 
 def _planes(x):
-    """Returns an array (N, C, height, width) as (N * C, height, width)."""
-    return np.ascontiguousarray(x).reshape(x.shape[0] * x.shape[1], *x.shape[2:])
+    """Returns an array (N, C, height, width) or (N, C, width) as (N * C, height, width)."""
+    size = (1,) * (4 - x.ndim) + x.shape[2:]
+    return np.ascontiguousarray(x).reshape(x.shape[0] * x.shape[1], *size)
+
+
+def _pixels(x):
+    """Returns an array with channels last as (N, height, width, C); sequences have one row."""
+    pixels = x.transpose(TO_LAST[x.ndim])
+    return pixels if x.ndim == 4 else pixels[:, None]
 
 
 def _geometry(window):
+    """Returns the sizes, strides, paddings and dilations of rows and columns."""
+    if len(window.ksize) == 1:
+        return 1, *window.ksize, 1, *window.stride, 0, *window.pad, 1, *window.dilate
     return *window.ksize, *window.stride, *window.pad, *window.dilate
 
 
@@ -321,7 +338,7 @@ def _max_windows(x, window, out=None):
     y = result(shape, x.dtype, x, out=out)
     if is_only_last(x):
         places = empty_last(shape, np.int32)
-        arrays = [v.transpose(0, 2, 3, 1) for v in (x, y, places)]
+        arrays = list(map(_pixels, (x, y, places)))
         in_parts_of(_over_pixels("find maxima"), len(x), x.size, *arrays, *_geometry(window))
         return y, places
     places = np.empty(shape, np.int32)
@@ -338,7 +355,7 @@ def _place_in_windows(y, places, window):
     shape = (*y.shape[:2], *window.in_size)
     if is_only_last(places):
         x = empty_last(shape, y.dtype)
-        arrays = [v.transpose(0, 2, 3, 1) for v in (x, as_last(y), places)]
+        arrays = list(map(_pixels, (x, as_last(y), places)))
         in_parts_of(_over_pixels("add at places"), len(x), x.size, *arrays, *_geometry(window))
         return x
     x = np.zeros(shape, y.dtype)
@@ -354,7 +371,7 @@ def _take_from_windows(x, places, window):
     """Computes the same as the reference, one window at a time."""
     if is_only_last(places):
         y = empty_last(places.shape, x.dtype)
-        arrays = [v.transpose(0, 2, 3, 1) for v in (as_last(x), y, places)]
+        arrays = list(map(_pixels, (as_last(x), y, places)))
         in_parts_of(_over_pixels("take at places"), len(x), x.size, *arrays, *_geometry(window))
         return y
     y = np.empty(places.shape, x.dtype)
