@@ -669,6 +669,9 @@ def warn_of_marked(function: str, outputs: "Iterable[variable.Variable]") -> Non
     Args:
         function: the function that backpropagates from the outputs, for the message.
     """
+    if not marked.nodes:  # The marked results have been freed.
+        marked.exist = False
+        return
     nodes = [y.node for y in outputs]
     seen = {node.creator_node for node in nodes} - {None}
     stack = list(seen)

@@ -469,6 +469,25 @@ def test_a_loss_of_a_slope_without_its_graph_is_told_once(make, called, nothing_
     assert len(seen) == 1 and seen[0].filename == __file__
 
 
+def test_freed_slopes_are_looked_for_no_more(nothing_marked):
+    x = Variable(full(2))
+    mpchain.grad([x**3], [x], [Variable(full(1))])
+    assert backprop.marked.exist
+    F.sum(x * x).backward()
+    assert not backprop.marked.exist
+
+
+def test_slopes_for_formulas_of_second_derivatives_are_not_marked(nothing_marked):
+    @mpchain.elementwise(lambda g, x: g * np.tanh(x) * x)
+    def gain(x):
+        return x * x
+
+    x = Variable(full(2))
+    (g,) = mpchain.grad([F.sum(gain(x))], [x], enable_double_backprop=True)
+    mpchain.grad([F.sum(g)], [x], enable_double_backprop=True)
+    assert not backprop.marked.exist
+
+
 def test_slopes_beside_the_loss_need_no_graph(nothing_marked):
     x = Variable(full(2))
     y = x**3

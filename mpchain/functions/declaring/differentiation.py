@@ -49,7 +49,9 @@ def differentiate(
         y = formula(*xs, *constants)
         if len(steps) < 2:
             return None
-        gxs = backprop.grad([y], xs, [Variable(Whole(steps, gradient))])
+        # False, unlike the default, marks no results, for which each later backward would look.
+        seeds = [Variable(Whole(steps, gradient))]
+        gxs = backprop.grad([y], xs, seeds, enable_double_backprop=False)
     return [None if gx is None else _as_function(gx.array, gradient, names) for gx in gxs]
 
 
