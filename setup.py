@@ -1,4 +1,4 @@
-"""Says which folders mpchain is made of; everything else is in pyproject.toml."""
+"""Lists the folders of mpchain and the launcher's script; everything else is in pyproject.toml."""
 
 import pathlib
 
