@@ -72,7 +72,8 @@ class Direct:
         return []
 
     def variables(self, environment: Mapping[str, str], n: int, hosts: Hosts) -> dict[str, str]:
-        """Returns the environment variables to add; for the arguments see `command`."""
+        """Returns the environment variables to add to ``environment``, which the launcher has; for
+        the other arguments see `command`."""
         return {}
 
     def elastic(self) -> "Direct":

@@ -772,7 +772,7 @@ class Parameter(Variable):
         return self._initial_device if self._array is None else super().device
 
     def initialize(self, shape: int | Sequence[int]) -> None:
-        """Makes the array in the given shape, and fills the array by the initializer."""
+        """Makes the array in the given shape, and fills the array with the initializer."""
         shape = (int(shape),) if np.isscalar(shape) else tuple(shape)
         array = np.empty(shape, self.dtype)
         if callable(self.initializer):

@@ -126,7 +126,7 @@ def evaluate(model: LanguageModel, strips: Strips) -> float:
 
 
 def write(model: LanguageModel, vocabulary: Array, first: int, n: int) -> str:
-    """Returns text of ``n`` words, drawn one by one."""
+    """Returns the word ``first`` and ``n`` words that continue it, drawn one by one."""
     model.reset_state()
     words = [first]
     with mpchain.using_config("train", False), mpchain.no_backprop_mode():

@@ -33,9 +33,10 @@ recorder = Recorder()
 def add_hook() -> None:
     """Makes an uncaught exception print ``rank r of n:`` and its traceback, and abort all ranks.
 
-    The hook also handles exceptions in threads, without which the program might wait forever. A
-    communicator of several ranks installs the hook by itself. If MPI is not in use, or the job has
-    one rank, the hook calls the previous hook instead. Calling ``add_hook`` again changes nothing.
+    The hook also handles exceptions in threads, because the program might otherwise wait forever.
+    A communicator of several ranks installs the hook by itself. If MPI is not in use, or the job
+    has one rank, the hook calls the previous hook instead. Calling ``add_hook`` again changes
+    nothing.
 
     Example:
         ::

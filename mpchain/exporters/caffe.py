@@ -139,8 +139,8 @@ class _Trace:
             return
         if function.label not in _READERS:
             raise NotImplementedError(
-                f"exporters.caffe.export: {function.label} has no counterpart in Caffe that is "
-                f"known here; these have: {', '.join(sorted(_READERS))}"
+                f"exporters.caffe.export: {function.label} cannot be exported to Caffe; "
+                f"these functions can: {', '.join(sorted(_READERS))}"
             )
         operands = [to_cpu(array) if x is None else x for x, array in zip(operands, in_data)]
         constants = getattr(function, "constants", ())

@@ -74,8 +74,8 @@ def deformable_convolution_2d_sampler(
     if b is not None:
         check(b.shape == (n_out,), name, "b must have one element per output channel", b=b, W=W)
     dtype, x, offset = x.dtype, widened(x), widened(offset)
-    # The sampler scales coordinates to [-1, 1]. This requires at least two rows and columns, so the
-    # padding has one extra row and column.
+    # spatial_transformer_sampler takes coordinates in [-1, 1]. Scaling to this range requires at
+    # least two rows and columns, so the padding has one extra row and column.
     x = pad_with(x, ((0, 0), (0, 0), *((p, p + 1) for p in window.pad)), "constant")
     starts = x.xp.asarray(_starts(window.ksize, window.stride, sizes), x.dtype)
     ends = x.xp.asarray([[[x.shape[3] - 1]], [[x.shape[2] - 1]]], x.dtype)

@@ -90,7 +90,7 @@ class Judge(Tracer):
 
     @property
     def _update(self) -> Update:
-        assert self.update is not None  # this property is read only during an update
+        assert self.update is not None  # only updates use this property
         return self.update
 
     def verdict(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from mpchain.prove import batches, causes
 from mpchain.prove.records import Samples
 
-Found = tuple[str, str, str] | None  # the difference, the values, and the likely cause
+Found = tuple[str, str, str] | None  # what differs, a description, and the likely cause
 
 
 def of_batch(

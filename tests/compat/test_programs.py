@@ -63,7 +63,8 @@ def test_program(name, tmp_path, monkeypatch, capsys):
         output = run.stdout
     else:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a program that runs by itself ignores these warnings
+            # pytest would raise these warnings; a program that runs by itself only prints them.
+            warnings.simplefilter("ignore")
             try:
                 runpy.run_path(program, run_name="__main__")
             # A skipped test in the program must not skip this test.

@@ -69,7 +69,7 @@ def test_orders_that_were_drawn_ahead_are_saved_and_not_drawn_again(make):
     saved = make(Numbers(5), 2)
     np.random.seed(0)
     for _ in range(4):
-        next(saved)  # the iterator is reading one to six more batches
+        next(saved)  # the iterator has requested up to five more batches
     written = DictionarySerializer()
     written.save(saved)
     state_then = np.random.get_state()

@@ -79,7 +79,7 @@ def test_gradients_of_parameters_are_of_all_rows(kind, dtype):
     backward = kernel_of("sample_normalization_gradient")
     wide = [v.astype(np.float64) for v in arguments]
     expected = kernels.sample_normalization_gradient.kernels[-1].compute(*wide, axis)
-    for part in (1 << 16, 100, 1000):  # threads get one row, some rows, or all rows
+    for part in (1 << 16, 100, 1000):  # threads get all rows, one row, or some rows
         with thresholds.using(sum_part=part):
             for y, right in zip(backward.compute(*arguments, axis), expected, strict=True):
                 assert y.dtype == dtype and y.shape == right.shape

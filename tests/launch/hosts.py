@@ -77,7 +77,7 @@ def may_mount() -> bool:
 class Hosts:
     """Hosts with the given names on one network, as a context manager.
 
-    They have the files of this machine in common, but neither network nor shared memory.
+    They share the files of this machine, but each has its own network card and shared memory.
 
     Args:
         names: Their names; the first is the one where `command` runs things.

@@ -15,9 +15,9 @@ if HELP and not (HELP / "prte/help-prun.txt").is_file():
     HELP = None
 
 # Each row has the source of a message, the message, and words of the remedy. A text below Open
-# MPI's share/ is compared with the installed text. Messages marked (here) came from this library,
-# or this Slurm, in a spoiled environment. Other messages are quoted from the named text, issue or
-# page.
+# MPI's share/ is compared with the installed text. Messages marked (here) were printed by the
+# named library, or by Slurm, in an environment that was broken on purpose. Other messages are
+# quoted from the named text, issue or page.
 UCX, DEBIAN = "UCX 1.20 (here)", "Open MPI 4.1.4 of Debian, {}"
 PLANTED = [
     (

@@ -184,7 +184,7 @@ def _ranks(mpi_comm):
         if n_ranks == 1:
             return None
         raise RuntimeError(
-            f"create_communicator: started as {n_ranks} ranks ({variable}), but {error}"
+            f"create_communicator: this process is one of {n_ranks} ranks ({variable}); {error}"
         ) from error
     if mpi.COMM_WORLD.size == 1:
         if n_ranks > 1:

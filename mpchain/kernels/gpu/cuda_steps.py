@@ -141,7 +141,7 @@ def take_steps(
 
     Returns:
         whether the step was taken. The result is False if the step cannot be written as a kernel,
-        or if an array is not contiguous.
+        or if a parameter or a state is not contiguous.
 
     Example:
         >>> take_steps(step, [params, momenta], grads, lambda: {"lr": 0.1})  # doctest: +SKIP

@@ -27,7 +27,8 @@ def _reason(plan):
     return plan if isinstance(plan, str) else None
 
 
-# In the functions below, for batch normalization, all arrays are (N, C, elements, 1).
+# In the graphs below, for batch normalization, x, y and their gradients are (N, C, elements, 1),
+# and all other arrays (1, C, 1, 1).
 
 
 def _add_batch_norm(library, graph, x, gamma, beta, mean, var, eps, momentum):
@@ -115,7 +116,8 @@ def batch_normalization_gradient(
     return gx, g_gamma, g_beta
 
 
-# In the functions below, for layer and RMS normalization, all arrays are (rows, elements, 1, 1).
+# In the graphs below, for layer and RMS normalization, x, y and their gradients are
+# (rows, elements, 1, 1); scales and biases have one row, and statistics one element for each row.
 
 
 def _add_layer_norm(library, graph, x, gamma, beta, eps):

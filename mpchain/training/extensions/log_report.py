@@ -21,7 +21,7 @@ class LogReport(Extension):
     The file holds a list with one dict per interval: the means of the values over the iterations
     that reported them, ``epoch``, ``iteration`` and ``elapsed_time`` (seconds). The file is
     replaced as a whole after each interval; a resumed run keeps the earlier entries. NaN and
-    infinities are written as Python's json module does.
+    infinities are written the way Python's json module writes them.
 
     The file of an earlier run is kept, unless this run resumes that run: ``log`` is renamed to
     ``log.old1``. Another job that would write the same file at the same time is refused.

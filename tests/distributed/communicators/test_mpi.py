@@ -138,7 +138,7 @@ def test_send_and_receive_around_a_ring(any_comm, dtype):
     before, after = (any_comm.rank - 1) % any_comm.size, (any_comm.rank + 1) % any_comm.size
     message = values(any_comm.rank, dtype), xp.array(any_comm.rank, dtype), xp.empty((0, 2), dtype)
     received = None
-    if any_comm.rank == 0:  # sends wait for their receiver, so one rank must receive last
+    if any_comm.rank == 0:  # sends and receives wait for each other, so one rank must send first
         any_comm.send(message, after, tag=3)
         received = any_comm.recv(before, tag=3)
     else:
