@@ -16,7 +16,7 @@ from mpchain.typing import Array
 
 def _wide(*arrays):
     """Converts half-precision arrays to single precision, in which products are summed."""
-    return [x.astype(np.float32) if x.dtype == np.float16 else x for x in arrays]
+    return [x.astype(np.float32) if x.dtype.char == "e" else x for x in arrays]
 
 
 def _are_rows(x, W, b):
@@ -511,11 +511,14 @@ def sample_normalization_gradient(
     normalized = x - mean
     normalized *= inverse_std
     gx, g_gamma = scale_gradients(g, gamma, normalized, inverse_std, axis, True)
-    parameters = g_gamma, _sum_to(g, gamma.shape)
-    return gx.astype(x.dtype, copy=False), *(v.astype(gamma.dtype, copy=False) for v in parameters)
+    g_gamma = g_gamma.astype(gamma.dtype, copy=False)
+    g_beta = _sum_to(g, gamma.shape).astype(gamma.dtype, copy=False)
+    return gx.astype(x.dtype, copy=False), g_gamma, g_beta
 
 
 def _sum_to(x, shape):
+    if x.__class__ is np.ndarray and shape and x.shape[1:] == shape:
+        return np.add.reduce(x, 0)
     lead = x.ndim - len(shape)
     axes = (*range(lead), *(i for i, n in enumerate(shape, lead) if n == 1 and x.shape[i] != 1))
     return _total(x, axes).reshape(shape) if axes else x.copy()
