@@ -1,5 +1,6 @@
 """Reductions over axes: sums, means, extrema and their indices, products, log-sum-exp."""
 
+import functools
 import math
 
 import numpy as np
@@ -29,10 +30,20 @@ def _kept(shape, axes):
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
+@functools.lru_cache(maxsize=1024)
+def _kept_and_count(shape, axis):
+    """Returns the shape of a reduction that keeps its axes, and the number of elements of each
+    sum."""
+    axes = _numbers(axis, len(shape))
+    return _kept(shape, axes), math.prod(shape[a] for a in axes)
+
+
 def _spread(g, shape, axis):
     """Returns the adjoint of a sum: every element receives the gradient of its sum."""
-    kept = _kept(shape, _numbers(axis, len(shape)))
-    return np.broadcast_to(g if g.shape == kept else np.reshape(g, kept), shape)
+    if g.shape != ():
+        kept, _ = _kept_and_count(shape, axis)
+        g = g if g.shape == kept else np.reshape(g, kept)
+    return np.broadcast_to(g, shape)
 
 
 @differentiable(lambda g, x_shape, axis: _spread(g, x_shape, axis))
@@ -55,7 +66,7 @@ def sum(x: Input, axis: Axes = None, keepdims: bool = False) -> Output:
 
 
 def _mean_derivative(g, x_shape, axis):
-    count = math.prod(x_shape[a] for a in _numbers(axis, len(x_shape)))
+    _, count = _kept_and_count(x_shape, axis)
     return _spread(g / (count or 1), x_shape, axis)
 
 
