@@ -669,8 +669,8 @@ def warn_of_marked(function: str, outputs: "Iterable[variable.Variable]") -> Non
     Args:
         function: the function that backpropagates from the outputs, for the message.
     """
-    if not marked.nodes:  # The marked results have been freed.
-        marked.exist = False
+    marked.exist = bool(marked.nodes)  # The marked results may have been freed.
+    if not marked.exist:
         return
     nodes = [y.node for y in outputs]
     seen = {node.creator_node for node in nodes} - {None}
@@ -678,11 +678,9 @@ def warn_of_marked(function: str, outputs: "Iterable[variable.Variable]") -> Non
     while stack:
         inputs = stack.pop().inputs
         nodes += inputs
-        for node in inputs:
-            creator = node.creator_node
-            if creator is not None and creator not in seen:
-                seen.add(creator)
-                stack.append(creator)
+        new = {node.creator_node for node in inputs} - {None} - seen
+        seen |= new
+        stack += new
     if not marked.nodes.isdisjoint(nodes):
         marked.exist, marked.has_warned = False, True
         marked.nodes.clear()
