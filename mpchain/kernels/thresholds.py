@@ -279,5 +279,6 @@ of_tile, of_tile_for_threads, of_filter = 25, 45, 70
 """The numbers of multiplications that take as long as reading and writing an element of a tile, on
 one thread and on several, and an element of filters."""
 
-saved = 0.1
-"""The fraction of the multiplications that tiles must save."""
+saved, saved_by_wide = 0.1, 0.4
+"""The fraction of the multiplications that tiles must save, and the fraction on processors with
+AVX-512, which multiply faster, but read and write tiles no faster."""

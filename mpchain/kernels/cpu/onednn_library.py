@@ -25,8 +25,9 @@ _VERSION = (3, 2)
 _CPU, _IN_ORDER = 1, 1
 _ANY = 1
 BFLOAT16, FLOAT32 = 2, 3
-# the value of dnnl_cpu_isa_avx512_core_bf16; later instruction sets include its bits
-_AVX512_BF16 = 0xE7
+# the values of dnnl_cpu_isa_avx512_core and dnnl_cpu_isa_avx512_core_bf16; later instruction sets
+# include their bits
+_AVX512, _AVX512_BF16 = 0x27, 0xE7
 _DESTRUCTORS = (
     ("primitive_desc_create", "dnnl_primitive_desc_destroy"),
     ("primitive_create", "dnnl_primitive_destroy"),
@@ -87,6 +88,11 @@ class Library:
         self.buffer, self.begin = np.empty(0, np.uint8), 0
         self.engine = self.make("dnnl_engine_create", ctypes.c_int(_CPU), ctypes.c_size_t(0))
         self.stream = self.make("dnnl_stream_create", self.engine, ctypes.c_int(_IN_ORDER))
+
+    @functools.cached_property
+    def has_avx512(self) -> bool:
+        """Whether the library multiplies 16 numbers of single precision at once."""
+        return self.c.dnnl_get_effective_cpu_isa() & _AVX512 == _AVX512
 
     @functools.cached_property
     def multiplies_bfloat16(self) -> bool:

@@ -18,7 +18,7 @@ from mpchain.configuration import config
 from mpchain.kernels import reference, thresholds
 from mpchain.kernels.cpu.channels_last import as_last, empty, result_last
 from mpchain.kernels.cpu.numba_cpu import why_not_compiled
-from mpchain.kernels.cpu.onednn_library import n_threads, why_absent
+from mpchain.kernels.cpu.onednn_library import load, n_threads, why_absent
 from mpchain.kernels.cpu.onednn_matmul import matmul
 from mpchain.kernels.cpu.threads import in_parts
 from mpchain.kernels.cpu.winograd_tiles import F4_2, F4_3, Tiles, loop_of
@@ -85,7 +85,7 @@ def _channels(operation, first, second):
 
 
 @thresholds.remembered(maxsize=1024)
-def _is_worth_it(n, in_channels, out_channels, window, has_threads):
+def _is_worth_it(n, in_channels, out_channels, window, has_threads, is_wide):
     """Returns whether tiles take less time than other convolution kernels, according to
     measurements."""
     geometry = _known(window)
@@ -98,7 +98,8 @@ def _is_worth_it(n, in_channels, out_channels, window, has_threads):
     moved = (thresholds.of_tile_for_threads if has_threads else thresholds.of_tile) * of_tiles
     moved += thresholds.of_filter * n_phases * pairs
     in_tiles = geometry.tiles.size**2 * (multiplied + moved)
-    return in_windows >= thresholds.tiles and in_tiles < (1 - thresholds.saved) * in_windows
+    saved = thresholds.saved_by_wide if is_wide else thresholds.saved
+    return in_windows >= thresholds.tiles and in_tiles < (1 - saved) * in_windows
 
 
 def refusal(operation: str, first: Array, second: Array, window: Window) -> str | None:
@@ -117,7 +118,7 @@ def refusal(operation: str, first: Array, second: Array, window: Window) -> str 
         return reason
     if not config.autotune and "winograd" not in (config.kernels or ()):
         channels = _channels(operation, first, second)
-        if not _is_worth_it(len(first), *channels, window, n_threads() > 1):
+        if not _is_worth_it(len(first), *channels, window, n_threads() > 1, load().has_avx512):
             return "not worth it: windows are as fast"
     return why_not_compiled()
 

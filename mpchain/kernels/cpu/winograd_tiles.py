@@ -44,6 +44,9 @@ class Tiles(NamedTuple):
     taps: int
     points: tuple
 
+    def __hash__(self) -> int:
+        return hash((self.outputs, self.taps))  # hashes of fractions take longer than small loops
+
     @property
     def size(self) -> int:
         """The number q of inputs along each axis."""
