@@ -3,6 +3,7 @@
 Each function is linear, so its derivative is its adjoint, and only shapes are kept for backward.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -193,7 +194,9 @@ def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
         if is_of_channels and isinstance(x, np.ndarray) and is_only_last(x):
             # NumPy adds long rows several times as fast as rows of one pixel.
             y = x.transpose(*channels_left, 1).reshape(len(x), -1).sum(axis=0)
-            y = y.reshape(-1, x.shape[1]).sum(axis=0)
+            n_pixels, channels = y.size // x.shape[1], x.shape[1]
+            for n in (math.gcd(n_pixels, 64), 1):
+                y = y.reshape(-1, n * channels).sum(axis=0)
             return y.reshape(1, -1, *[1] * (x.ndim - 2)) if keepdims else y
         return x.sum(axis=axis, keepdims=keepdims)
     return x.sum(axis=axis, keepdims=keepdims, dtype=np.float32).astype(np.float16)

@@ -14,7 +14,7 @@ import numpy as np
 
 from mpchain.backends.host_memory import address
 from mpchain.kernels import thresholds
-from mpchain.kernels.cpu.channels_last import empty, is_last, result_last
+from mpchain.kernels.cpu.channels_last import as_last, empty, is_last, result_last
 from mpchain.kernels.cpu.onednn_library import Objects, dims, load
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
@@ -131,8 +131,10 @@ class _Convolution(Objects):
     def __call__(self, *operands, out):
         of_first, of_second, of_result = self.are_last
         y = (result_last if of_result else empty)(self.result_shape, np.float32, out=out)
-        are_given = of_first, of_second, False  # the bias needs no reorder
-        arrays = [x if fits else np.ascontiguousarray(x) for x, fits in zip(operands, are_given)]
+        are_last = of_first, of_second, False  # the bias needs no reorder
+        arrays = [
+            (as_last if last else np.ascontiguousarray)(x) for x, last in zip(operands, are_last)
+        ]
         onednn = self.onednn
         with onednn.lock:
             for memory, array in zip(self.ours, (*arrays, y)):
@@ -176,13 +178,21 @@ def _convolution(operation, x_shape, W_shape, y_shape, window, last, has_bias=Fa
 
 
 def _last(window, **arrays):
-    """Returns the names of those arrays that have channels last; a result is given by its shape."""
+    """Returns the names of those arrays that get channels last; a result is given by its shape.
+
+    An array that has gaps needs a copy, which gets channels last if it has enough channels.
+    """
     if len(window.ksize) not in _SIDE_BY_SIDE:
         return ""
+    least = thresholds.channels_last
     return "".join(
         name
         for name, x in arrays.items()
-        if (x[1] >= thresholds.channels_last if isinstance(x, tuple) else is_last(x))
+        if (
+            x[1] >= least
+            if isinstance(x, tuple)
+            else is_last(x) or (x.shape[1] >= least and not x.flags.c_contiguous)
+        )
     )
 
 
