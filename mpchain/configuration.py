@@ -419,7 +419,7 @@ def _float_dtype(spec):
     dtype = as_dtype(spec)
     if not is_floating(dtype):
         raise ValueError(
-            f"get_dtype: dtype must be a floating-point dtype, mixed16 or mixed_bf16, not {dtype}"
+            f"get_dtype: map_mixed16 must be None or a floating-point dtype, not {dtype}"
         )
     return dtype
 

@@ -13,7 +13,7 @@ MAKING = ("array", "asarray", "asanyarray")
 
 _UP_TO_DATE = {"mpchain", "cupy", "h5py", "matplotlib", "onnx", "onnxruntime", "pandas"}
 _UP_TO_DATE |= {"PIL", "safetensors", "scipy", "seaborn", "skimage", "sklearn", "torch"}
-"""The packages that expect NumPy 2's errors, so that they get no replaced functions."""
+"""The packages that expect NumPy 2's errors, which the replaced functions raise for them."""
 
 _RAGGED = "inhomogeneous shape"
 

@@ -27,7 +27,8 @@ def missing(path: str | pathlib.Path) -> list[tuple[str, int, str]]:
 
 
 def doubtful(path: str | pathlib.Path) -> list[tuple[str, int, str]]:
-    """Returns (file, line, expression) of each ``float`` or ``int`` that converts an array.
+    """Returns (file, line, expression) of each ``float`` or ``int`` that converts the attribute
+    ``array``, ``data`` or ``grad`` of an object.
 
     NumPy 2.4 raises TypeError there if the array has axes, even if it has only one element.
     """
@@ -130,7 +131,7 @@ def _is_static(name):
 
 
 def _defined(tree):
-    """Yields the attributes that a program sets, and the functions that it defines."""
+    """Yields the attributes and variables that a program sets, and its functions and classes."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield node.attr

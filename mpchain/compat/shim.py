@@ -119,7 +119,7 @@ def uninstall() -> int:
     """Removes the shim with pip; returns the exit status."""
     version = installed()
     if version != VERSION:
-        found = "nothing of that name" if version is None else f"chainer {version}"
+        found = "no package chainer" if version is None else f"chainer {version}"
         print(f"the shim is not installed here: there is {found}", file=sys.stderr)
         return 1
     return _pip("uninstall", "--yes", "chainer")

@@ -92,7 +92,7 @@ def static_forward_optimizations(func: FunctionNode, inputs: Sequence[Array]) ->
 
 
 def check() -> None:
-    """Checks nothing, because setup.py lists mpchain's requirements."""
+    """Checks nothing, because pyproject.toml lists mpchain's requirements."""
 
 
 def get_device(*args: Any) -> Any:

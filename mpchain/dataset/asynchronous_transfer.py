@@ -13,7 +13,7 @@ from mpchain.typing import DeviceLike
 
 
 class ConcatWithAsyncTransfer(Converter):
-    """Does as :func:`concat_examples`, but copies to a GPU asynchronously.
+    """Works like :func:`concat_examples`, but copies to a GPU asynchronously.
 
     The batch is assembled in page-locked host memory, from which the copy to the GPU runs on a
     separate stream, while kernels use the previous batch. The converter keeps two batches, so every

@@ -50,7 +50,8 @@ def find_kept(*names: str) -> str | None:
     """Returns the path of a file that mpchain or Chainer has stored in a folder of data, or None.
 
     The file is searched below :func:`get_dataset_root`, then below ``CHAINER_DATASET_ROOT``, and,
-    if no root is set, below ``~/.chainer/dataset``.
+    unless :func:`set_dataset_root` or ``MPCHAIN_DATASET_ROOT`` sets a root, below
+    ``~/.chainer/dataset``.
 
     Args:
         names: the folders below the root, and the name of the file.

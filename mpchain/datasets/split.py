@@ -126,7 +126,7 @@ def split_dataset_n(dataset: Dataset, n: int, order: _Order = None) -> list[SubD
 
 
 def split_dataset_n_random(dataset: Dataset, n: int, seed: int | None = None) -> list[SubDataset]:
-    """Does as :func:`split_dataset_n`, in random order.
+    """Works like :func:`split_dataset_n`, but in random order.
 
     Args:
         dataset: the dataset.
@@ -175,7 +175,7 @@ def get_cross_validation_datasets(
 def get_cross_validation_datasets_random(
     dataset: Dataset, n_folds: int, seed: int | None = None
 ) -> list[_Pair]:
-    """Does as :func:`get_cross_validation_datasets`, in random order.
+    """Works like :func:`get_cross_validation_datasets`, but in random order.
 
     Args:
         dataset: the dataset.

@@ -92,7 +92,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
         return True
 
     def setup_workers(self) -> None:
-        """Starts the other processes, unless they run already; otherwise the first update does.
+        """Starts the other processes, unless they run already. The first update also does this.
 
         Raises:
             RuntimeError: parameters are not initialized; the first update initializes them.
@@ -183,7 +183,8 @@ class MultiprocessParallelUpdater(StandardUpdater):
         return replica.compute_gradients(model, model, lambda: self.convert(batch), scale, scope)
 
     def _ask(self, function, *args):
-        """Makes each other process call a function with its ``_Part`` and these arguments."""
+        """Makes each other process call a function with its ``_Part``, its ``_Exchange`` and these
+        arguments."""
         assert self._exchange is not None  # setup_workers has created the exchange
         self._exchange.comm.bcast_obj((function, args))
 
@@ -195,7 +196,8 @@ class MultiprocessParallelUpdater(StandardUpdater):
             iterator.finalize()
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Does as :meth:`StandardUpdater.serialize`, for the iterators of all processes."""
+        """Saves or restores the state of :class:`StandardUpdater`, and the iterators of all
+        processes."""
         if isinstance(serializer, Deserializer):
             self._end_workers()
         elif self._workers is not None:

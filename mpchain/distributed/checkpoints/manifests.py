@@ -46,10 +46,17 @@ def _check(manifest, name):
     check(len(parts) == n, "ranks", n, f"the number of parts, {len(parts)}")
     for i, seal in enumerate(parts):
         is_seal = isinstance(seal, dict) and _is_count(seal.get("bytes"))
-        check(is_seal and isinstance(seal.get("sha256"), str), f"parts[{i}]", seal, "a seal")
+        check(
+            is_seal and isinstance(seal.get("sha256"), str),
+            f"parts[{i}]",
+            seal,
+            "an object with bytes and sha256",
+        )
     check(isinstance(values, dict), "values", values, "an object")
     for key, entries in values.items():
-        check(isinstance(entries, list) and entries, f"values[{key!r}]", entries, "a list")
+        check(
+            isinstance(entries, list) and entries, f"values[{key!r}]", entries, "a list of entries"
+        )
         for entry in entries:
             check(_is_entry(entry, n), f"values[{key!r}]", entry, f"a value of {n} ranks")
         kinds = {("start" in entry, repr(entry.get("shape"))) for entry in entries}

@@ -105,9 +105,9 @@ def latest_whole(
     """Finds the latest intact checkpoint.
 
     Args:
+        names: the checkpoints, the oldest first.
         find_damage: function that returns what is damaged in a checkpoint; the empty string if
             nothing is.
-        find_damage: function that returns the fault of a checkpoint; empty if there is none.
 
     Returns:
         The latest intact checkpoint, or None; and a dict from each later checkpoint to its damage.

@@ -112,7 +112,7 @@ def open_folder(folder: Path, comm: Communicator) -> tuple[str, FileLock]:
 
 
 class Abandoned(Exception):
-    """Training has failed, so no rank waits for the checkpoint."""
+    """Raised in the writing thread, because the checkpoint was abandoned."""
 
 
 class Saving:

@@ -274,7 +274,7 @@ def partition(n: int, index: int, n_parts: int) -> tuple[int, int]:
 def on_gpu_of_arrays(communicator_class: _Class) -> _Class:
     """Decorates a communicator class: its methods make the GPU of their arrays the current one.
 
-    A method that gets no CuPy array, such as on a receiver, makes the communicator's ``gpu`` the
+    A method that gets no CuPy array, such as ``recv``, makes the communicator's ``gpu`` the
     current one, unless ``gpu`` is None.
 
     >>> on_gpu_of_arrays(type("OneMore", (type(comm),), {})).__name__

@@ -30,8 +30,9 @@ class Communicator(PointToPoint):
     """Ranks that send each other arrays and objects; this class is the group of one process.
 
     Here every collective is the identity. Subclasses provide the transport: the object methods,
-    :meth:`barrier`, :meth:`iallreduce` and the methods whose names begin with an underscore. All
-    checks, all shapes and dtypes, and everything that follows from the transport are here.
+    :meth:`barrier`, :meth:`begin_sum`, the methods other than :meth:`iallreduce` that only start an
+    operation, and the methods whose names begin with an underscore. All checks, all shapes and
+    dtypes, and everything that follows from the transport are here.
 
     Arrays are NumPy or CuPy arrays of dtype int32, int64, float16, bfloat16, float32 or float64,
     and are received on the kind of device that they were sent from. float16 and bfloat16 are summed
@@ -544,8 +545,8 @@ class Communicator(PointToPoint):
         """Returns the range (begin, end) of this rank's part of ``n`` samples.
 
         The parts are contiguous and as equal as possible; the first ones are the longer ones. With
-        micro-shards, the micro-shards are divided in this way, and a rank's part consists of whole
-        micro-shards.
+        micro-shards, the samples are divided in this way among the micro-shards, and a rank's part
+        consists of the samples of :attr:`own_shards`.
 
         >>> comm.share_of(10)
         (0, 10)

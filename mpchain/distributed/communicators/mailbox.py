@@ -34,7 +34,8 @@ class _Mail:
         # Received messages, keyed by source and key.
         self.arrived = collections.defaultdict(collections.deque)
         self.ranks = set()  # ranks with which messages were exchanged
-        self.moving = {}  # messages being received, keyed by source: destination and requests
+        # Messages being received, by source: key in ``arrived``, content and requests of each.
+        self.moving = {}
 
 
 class Mailbox:

@@ -1,4 +1,4 @@
-"""The communicator of processes under ``mpirun``; no other file uses mpi4py."""
+"""The communicator of processes under ``mpirun``; no other module here imports mpi4py."""
 
 import contextlib
 import math
@@ -33,9 +33,10 @@ LARGE = 2**20
 """Bytes above which an object is sent as two messages: its size, then its bytes."""
 
 LARGE_PART = 2**14
-"""Bytes above which each part of an array is summed by a separate rank, if hosts differ in size."""
+"""Bytes of a part above which an array is divided into as many parts as the largest host has ranks;
+a smaller array is divided into as many parts as the smallest host has ranks."""
 
-# Tags of messages between communicators: each operation and each buffer has two tags.
+# Tags of the messages of operations: each operation and each buffer has two tags.
 _N_TAGS = 10_000
 _FIRST_BUFFER_TAG = 2 * _N_TAGS + 2
 _N_BUFFER_TAGS = 6_000  # every MPI library supports tags up to 32767
@@ -434,7 +435,9 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
 
     def _check_no_part(self, name):
         if self._tag_of_steps is not None:
-            raise RuntimeError(f"{name} cannot be part of another operation; only sums can")
+            raise RuntimeError(
+                f"{name} cannot be part of another operation; only sums and gathers can"
+            )
 
     def _host_copy(self, x, to_host=False):
         """Returns ``x`` itself if MPI can use it, otherwise a copy in page-locked host memory."""
@@ -483,7 +486,7 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
             if shared is None:
                 made += [Buffer(np.zeros(n, dtype), self._everyone, tag) for _ in range(n_slots)]
             else:
-                # Ranks of smaller hosts sum consecutive slices of a large array.
+                # A rank of a smaller host sums several slices of a large array.
                 is_large = n * np.dtype(dtype).itemsize > LARGE_PART * max(sizes)
                 n_parts = max(sizes) if is_large else min(sizes)
                 places = self.hosts, self.rank, tag

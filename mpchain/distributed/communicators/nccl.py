@@ -90,7 +90,7 @@ class OverNccl(_Base):
         if x.device != self.gpu:
             raise ValueError(
                 f"NcclCommunicator: rank {self.rank} uses arrays of GPU {self.gpu.id}, "
-                f"but got an array on GPU {x.device.id}; move it there"
+                f"but got an array on GPU {x.device.id}; move it to GPU {self.gpu.id}"
             )
         return self._nccl
 
@@ -413,7 +413,7 @@ def _current_stream():
 
 
 class _OnStream(Request):
-    """The request of an operation on another stream; only that stream waits, not the host.
+    """The request of an operation on NCCL's stream; :meth:`Wait` does not make the host wait.
 
     Args:
         comm: the communicator.

@@ -121,7 +121,7 @@ class PointToPoint:
             source: the sender's rank; None receives nothing.
             tag: the messages' tag. Messages with one tag between two ranks arrive in order.
             keys: key of the sent message, which the receiver must expect, and key of the received
-                message; they replace the tag and the number.
+                message; they replace keys that consist of the tag and the message's number.
             again: whether the result may be
                 differentiated again; must be the same on both ranks.
 
@@ -218,7 +218,7 @@ class PointToPoint:
         )
 
     def _send_header(self, header, dest, tag):
-        """Sends ``(*header, place)``, a tuple whose last element says whether to wait for the
+        """Sends ``(*header, place)``; the last element of ``header`` says whether to wait for the
         receiver's answer.
 
         Returns:

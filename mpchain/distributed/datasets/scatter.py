@@ -41,9 +41,9 @@ def scatter_dataset(
         shuffle: whether to distribute the samples in random order.
         seed: seed of the random order; None draws from NumPy's global state.
         max_buf_len: the greatest number of bytes in one message.
-        force_equal_length: whether all shares have the same length, for which some samples are
-            given to two ranks; if not, the shares are disjoint, and the first ranks may have one
-            sample more.
+        force_equal_length: whether all shares have the same length, so that two ranks may get the
+            same sample; if not, the shares are disjoint, and the first ranks may have one sample
+            more.
 
     Raises:
         DataSizeError: there are fewer samples than ranks.

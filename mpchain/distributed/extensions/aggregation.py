@@ -116,7 +116,8 @@ class ObservationAggregator(Extension):
             trainer.observation[self.aggregated_key] = self.comm.bcast_obj(result)
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores the trigger and this rank's values that were not aggregated yet.
+        """Saves or restores the trigger and this rank's values, except arrays, that were not
+        aggregated yet.
 
         Each rank must save its own state if the ranks' values differ.
         """

@@ -131,7 +131,7 @@ def are_alike(comm: Communicator, params: Mapping[str, Parameter]) -> bool:
 
 
 def digest(arrays: Mapping[str, Array | None]) -> bytes:
-    """Returns a checksum of arrays and their names, in which an array may be None.
+    """Returns a checksum of arrays, any of which may be None, and their names.
 
     >>> digest({"/W": None}) == digest({"/W": np.zeros(2)})
     False

@@ -175,7 +175,7 @@ class MultiNodeChainList(ChainList):
         return result, token
 
     def _as_arguments(self, received):
-        """Returns the result of a part as a tuple of arguments of another part."""
+        """Returns the list of arguments that another part gets for the result of a part."""
         return received
 
     def _receive(self, rank, token, kept):

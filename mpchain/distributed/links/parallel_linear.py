@@ -30,7 +30,7 @@ class _ParallelLinear(Link):
             in_size, out_size = None, in_size
         check_sizes(self, **{} if in_size is None else {"in_size": in_size}, out_size=out_size)
         self.comm = self.divided_among = comm
-        comm.refuse_to_lose_ranks(self, "ranks have different parts of a ParallelLinear")
+        comm.refuse_to_lose_ranks(self, "ranks have different parts of a parallel linear link")
         self.in_size, self.out_size, self.nobias = in_size, out_size, nobias
         self._initialW = get_initializer(initialW)
         self._check_divisible("out_size" if self.axis == 0 else "in_size", (out_size, in_size))

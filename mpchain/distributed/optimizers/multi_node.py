@@ -305,8 +305,8 @@ class MultiNodeOptimizer(Optimizer):
                 gradients are used unchanged.
 
         Raises:
-            RuntimeError: the communicator is reproducible, and ``lossfun`` is missing or the update
-                is inside ``no_sync``.
+            RuntimeError: ``lossfun`` is missing inside ``no_sync``; or the communicator is
+                reproducible, and ``lossfun`` is missing or the update is inside ``no_sync``.
             ValueError: the communicator is reproducible, and there is no batch among the arguments,
                 their lengths differ, or an argument is a Variable that was computed outside
                 ``lossfun``.

@@ -347,10 +347,13 @@ LIES = {
     "true": (lambda m: m | {"ranks": True}, "ranks must be an integer of at least 1, not True"),
     "name": (lambda m: m | {"name": "iteration_-3"}, "name must be 'iteration_2', not"),
     "no parts": (lambda m: m | {"parts": None}, "parts must be a list, not None"),
-    "no seal": (lambda m: m | {"parts": [{}]}, r"parts\[0\] must be a seal"),
+    "no seal": (
+        lambda m: m | {"parts": [{}]},
+        r"parts\[0\] must be an object with bytes and sha256",
+    ),
     "negative size": (
         lambda m: m | {"parts": [m["parts"][0] | {"bytes": -1}]},
-        r"parts\[0\] must be a seal",
+        r"parts\[0\] must be an object with bytes and sha256",
     ),
     "no values": (lambda m: {k: m[k] for k in m if k != "values"}, "values must be an object"),
     "no entries": (lambda m: m | {"values": {"x": []}}, r"values\['x'\] must be a list"),
