@@ -22,7 +22,7 @@ def as_before(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function of NumPy that also makes arrays that NumPy 2 refuses to make.
 
     Rows of unequal lengths become an array of objects, with a warning, and ``copy=False`` copies
-    if necessary. If mpchain or a package made for NumPy 2 calls it, the function raises an error.
+    if necessary. If mpchain or a package made for NumPy 2 calls it, NumPy 2's errors are raised.
     """
 
     @functools.wraps(function)

@@ -143,8 +143,8 @@ def install() -> None:
     )
     if np.lib.NumpyVersion(np.__version__) >= "2.4.0":
         print(
-            "mpchain.compat: NumPy 2.4 raises TypeError for float(array of one element), as old "
-            "programs write it: pip install 'mpchain[compat]' brings a NumPy that takes it",
+            "mpchain.compat: NumPy 2.4 raises TypeError for float(array of one element), which old "
+            "programs call: pip install 'mpchain[compat]' installs a NumPy that accepts it",
             file=sys.stderr,
         )
 

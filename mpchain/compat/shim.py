@@ -79,8 +79,8 @@ def install(ask: bool = True) -> int:
         return 1
     if version is None and (strangers := _folders_of_nobody()):
         print(
-            f"{', '.join(map(str, strangers))}: no installed package has recorded this, and the "
-            "shim would overwrite it. Move it elsewhere first, or use another environment.",
+            f"{', '.join(map(str, strangers))}: no installed package owns this, and the shim "
+            "would overwrite it. Move it elsewhere first, or use another environment.",
             file=sys.stderr,
         )
         return 1

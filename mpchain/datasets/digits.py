@@ -14,7 +14,7 @@ from mpchain.typing import Array, DTypeLike
 
 class _Source(NamedTuple):
     function: str
-    package: str  # the package's name, and its name on PyPI
+    package: str  # the package's name, the same on PyPI
     file: str  # a csv.gz file there: each line has the pixels and the label
     side: int
     white: int

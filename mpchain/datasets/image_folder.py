@@ -18,7 +18,7 @@ class ImageFolderDataset(DatasetMixin):
     """The image files in a folder that has a folder for each class.
 
     An example is a pair of an array (channels, height, width), with values mostly from 0 to 255,
-    and a label: the number of the class in the order of the names, an array of shape (). Files are
+    and a label: the index of the class in :attr:`classes`, an array of shape (). Files are
     in the folder of their class or below it, and are sorted by path, so that the order is the same
     everywhere. The dataset holds only paths. The process that reads an example decodes the image: a
     worker of :class:`~mpchain.iterators.MultiprocessIterator`, or the rank to which

@@ -61,8 +61,8 @@ def _refuse(name):
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
 
 
-# Type checkers do not see this assignment: with it, they would assume that the module has every
-# name.
+# Type checkers do not understand this assignment. If they did, they would assume that the module
+# has every name.
 globals()["__getattr__"] = annexes.later(__name__, _OF_ANNEXES, _refuse)
 
 global_except_hook.add_hook_if_asked()

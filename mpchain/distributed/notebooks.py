@@ -18,8 +18,7 @@ _LAUNCHER = "mpchain_launch"
 
 
 def run(function: Callable[..., Any], *args: Any, n: int = 2, timeout: float | None = None) -> list:
-    """Calls a function on each of ``n`` new ranks of this machine, as ``mpchain-launch`` starts
-    them.
+    """Starts ``n`` ranks on this machine with ``mpchain-launch``, and calls a function on each.
 
     The function may be defined in a notebook. It is sent to the ranks by cloudpickle, with the
     variables that it uses; the ranks change only their copies. The function calls

@@ -94,7 +94,7 @@ def test_a_folder_that_nobody_recorded_is_not_overwritten(environment, capsys):
     (folder / "chainer").mkdir()
     assert shim.install(ask=False) == 1
     errors = capsys.readouterr().err
-    assert errors.startswith(f"{folder}/chainer: no installed package has recorded this")
+    assert errors.startswith(f"{folder}/chainer: no installed package owns this")
     assert calls == []
     (folder / "chainer").rmdir()
     assert shim.install(ask=False) == 0

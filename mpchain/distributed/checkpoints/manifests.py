@@ -58,7 +58,7 @@ def _check(manifest, name):
             isinstance(entries, list) and entries, f"values[{key!r}]", entries, "a list of entries"
         )
         for entry in entries:
-            check(_is_entry(entry, n), f"values[{key!r}]", entry, f"a value of {n} ranks")
+            check(_is_entry(entry, n), f"values[{key!r}]", entry, f"a valid entry for {n} ranks")
         kinds = {("start" in entry, repr(entry.get("shape"))) for entry in entries}
         check(len(kinds) == 1, f"values[{key!r}]", entries, "parts of one array, or whole values")
 

@@ -71,7 +71,7 @@ _DTYPES = {np.dtype(name) for name in _NAMES if name != "bfloat16"}
 _SUMMED = {dtype for dtype in _DTYPES if not is_half(dtype)}
 
 PIECE = 2**30
-"""The most elements in one message: MPI libraries before version 4 count in 32-bit integers."""
+"""The most elements in one message: before MPI-4, the standard counts in 32-bit integers."""
 
 
 def summed_dtype(dtype: np.dtype) -> np.dtype | None:

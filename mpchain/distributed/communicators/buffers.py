@@ -115,8 +115,8 @@ class SharedBuffer(Buffer):
 
     def _places(self, n):
         """Returns for each part a list, by host, of the slices that hold its segments of ``n``
-        elements: rank ``part`` of each host owns the segments of that part, if the host has so many
-        ranks."""
+        elements: rank ``part`` of each host owns the segments of that part, if the host has that
+        many ranks."""
         owners = {part: [host[part : part + 1] for host in self._hosts] for part in self._groups}
         return {
             part: [slice(n * ranks[0], n * (ranks[0] + 1)) if ranks else slice(0) for ranks in of]

@@ -263,5 +263,5 @@ def _unlike(function, expected, sent):
     return CollectiveMismatchError(
         f"{function}: the receiver expects another message:\n"
         f"  rank {receiver} expects {identities[0] or 'any array'}, by {where}\n"
-        f"  rank {sender} sends {identity or 'any array'}, by {whence}"
+        f"  rank {sender} sends {identity or 'an unidentified array'}, by {whence}"
     )

@@ -359,19 +359,19 @@ LIES = {
     "no entries": (lambda m: m | {"values": {"x": []}}, r"values\['x'\] must be a list"),
     "no part": (
         lambda m: m | {"values": {"x": [{"ranks": [0]}]}},
-        r"values\['x'\] must be a value",
+        r"values\['x'\] must be a valid entry",
     ),
     "part 1": (
         lambda m: m | {"values": {"x": [{"part": 1, "ranks": [0]}]}},
-        r"values\['x'\] must be a value of 1 ranks",
+        r"values\['x'\] must be a valid entry for 1 ranks",
     ),
     "rank 1": (
         lambda m: m | {"values": {"x": [{"part": 0, "ranks": [1]}]}},
-        r"values\['x'\] must be a value of 1 ranks",
+        r"values\['x'\] must be a valid entry for 1 ranks",
     ),
     "negative shape": (
         lambda m: m | {"values": {"x": [{"part": 0, "ranks": [0], "start": 0, "shape": [-1]}]}},
-        r"values\['x'\] must be a value of 1 ranks",
+        r"values\['x'\] must be a valid entry for 1 ranks",
     ),
     "another value": (
         lambda m: m | {"values": {"y": [{"part": 0, "ranks": [0]}]}},

@@ -265,7 +265,7 @@ def test_identities_that_differ(comm):
         comm.send(xp.ones(1), 1, identity="an orange", confirm=False)
         comm.send(xp.ones(1), 1, identity="a plum")
     elif comm.rank == 1:
-        for sent in ("an apple", "any array", "an orange"):
+        for sent in ("an apple", "an unidentified array", "an orange"):
             with pytest.raises(CollectiveMismatchError) as caught:
                 comm.recv(0, identity="a pear")
             assert unlike(caught.value, 1, "a pear", 0, sent)
