@@ -44,8 +44,8 @@ class Span:
     gradients         what is done for their exchange      None
     collective        of the communicator's method         the communicator
     bucket            bucket 0, ...                        the sum; ``result`` is its request
-    progress          progress                             the request that is brought forward
-    wait              of what is waited for                the request; None is any
+    progress          progress                             the request that is advanced
+    wait              of what is waited for                the request, or None for other ranks
     ================  ===================================  =======================================
 
     Example:

@@ -336,7 +336,8 @@ class ParameterTree(DeviceResident):
             yield link
 
     def namedparams(self, include_uninit: bool = True) -> Iterator[tuple[str, Parameter]]:
-        """Yields pairs of path and parameter, of this link and its descendants, sorted by path.
+        """Yields pairs of path and parameter: the parameters of this link, sorted by name, and then
+        those of its descendants.
 
         A parameter that several links share is yielded once, under the first of its paths.
 

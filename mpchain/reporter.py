@@ -315,7 +315,7 @@ class DictSummary:
             default_weight: the weight of values without a weight.
 
         Raises:
-            ValueError: a weight is not a scalar.
+            ValueError: a weight is not a scalar, or is negative.
         """
         for name, number, weight in weighted_numbers(d, default_weight):
             if name not in self._summaries:

@@ -111,8 +111,8 @@ class MetricsEvaluator(Evaluator):
 
     Args:
         iterator: iterator over this rank's validation data that ends (``repeat=False``).
-        target: the model, whose outputs are compared with the targets. For a
-            :class:`~mpchain.links.Classifier`, its ``predictor`` is the model.
+        target: the model, whose outputs are compared with the targets. If you train a
+            :class:`~mpchain.links.Classifier`, pass its ``predictor``.
         metrics: :class:`Metric` s by name.
         comm: the ranks, all of which must evaluate; None means only this process.
         converter, device, eval_hook, progress_bar: see

@@ -16,7 +16,7 @@ from mpchain.metrics.meter import Metric
 
 
 def accuracy(ignore_label: int | None = None) -> Metric:
-    """Returns the share of labels that have the greatest score.
+    """Returns a metric: the share of labels that have the greatest score.
 
     Args:
         ignore_label: label of targets that do not count.
@@ -37,7 +37,7 @@ def accuracy(ignore_label: int | None = None) -> Metric:
 
 
 def top_k(k: int, ignore_label: int | None = None) -> Metric:
-    """Returns the share of labels for which fewer than ``k`` classes have a greater score.
+    """Returns a metric: the share of labels for which fewer than ``k`` classes score higher.
 
     Args:
         k: a positive integer.
@@ -64,7 +64,7 @@ def top_k(k: int, ignore_label: int | None = None) -> Metric:
 
 
 def confusion_matrix(labels: list[int] | None = None, ignore_label: int | None = None) -> Metric:
-    """Returns an array (C, C): the number of targets of class i (row) predicted as j (column).
+    """Returns a metric: the numbers (C, C) of targets of class i (row) predicted as j (column).
 
     scikit-learn computes it (``pip install 'mpchain[metrics]'``).
 
@@ -93,7 +93,7 @@ def confusion_matrix(labels: list[int] | None = None, ignore_label: int | None =
 def precision_recall_f1(
     average: str = "macro", labels: list[int] | None = None, ignore_label: int | None = None
 ) -> Metric:
-    """Returns precision, recall, and F1 (their harmonic mean); 0 where they are undefined.
+    """Returns a metric: precision, recall, and F1 (their harmonic mean); 0 where undefined.
 
     scikit-learn computes them (``pip install 'mpchain[metrics]'``).
 
@@ -124,7 +124,7 @@ def precision_recall_f1(
 
 
 def auc(average: str = "macro", multi_class: str = "ovr") -> Metric:
-    """Returns the area under the ROC curve.
+    """Returns a metric: the area under the ROC curve.
 
     scikit-learn computes it (``pip install 'mpchain[metrics]'``).
 
@@ -165,7 +165,7 @@ def auc(average: str = "macro", multi_class: str = "ovr") -> Metric:
 
 
 def perplexity(ignore_label: int | None = -1) -> Metric:
-    """Returns the exponential of the mean cross entropy of labels and the softmax of scores.
+    """Returns a metric: the exponential of the mean cross entropy of labels and softmax of scores.
 
     Args:
         ignore_label: label of targets that do not count.
@@ -191,7 +191,7 @@ def perplexity(ignore_label: int | None = -1) -> Metric:
 
 
 def bleu(n: int = 4) -> Metric:
-    """Returns the BLEU score of translations, which measures how many n-grams are in references.
+    """Returns a metric: the BLEU score of translations, a measure of n-grams found in references.
 
     sacrebleu (``pip install 'mpchain[metrics]'``) computes it over the whole corpus, without
     smoothing. Words are compared unchanged, without further splitting or case folding.

@@ -39,5 +39,6 @@ from mpchain.optimizers.sgd import NesterovAGRule as NesterovAGRule
 from mpchain.optimizers.sgd import SGDRule as SGDRule
 from mpchain.optimizers.sgd import SGDWRule as SGDWRule
 
-# Type checkers do not see this ``__getattr__``; they would assume that the module has every name.
+# Type checkers do not see this ``__getattr__``: with it, they would assume that the module has
+# every name.
 globals()["__getattr__"] = from_pytorch.module_getattr(__name__)

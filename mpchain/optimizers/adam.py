@@ -168,8 +168,8 @@ class AdamW(Adam):
     rates, set ``decay_times_alpha=True``.
 
     Warns:
-        UserWarning: the rate is 1e-3 or more. With the default alpha, its effect is a thousand
-            times the effect of the same rate in PyTorch.
+        UserWarning: the rate is 1e-3 or more, alpha has its default, and ``decay_times_alpha`` is
+            False. The effect is then a thousand times the effect of the same rate in PyTorch.
 
     >>> link = L.Parameter(np.array([1.0]))
     >>> optimizer = optimizers.AdamW(alpha=0.1, weight_decay_rate=0.01).setup(link)

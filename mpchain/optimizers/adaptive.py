@@ -172,7 +172,7 @@ class RMSpropGraves(GradientMethod):
         lr: learning rate.
         alpha: decay rate of the mean and mean square of the gradient.
         momentum: decay rate of the step.
-        eps: added to the divisor.
+        eps: added to the variance.
 
     See A. Graves, Generating sequences with recurrent neural networks, 2013.
     """

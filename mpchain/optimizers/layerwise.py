@@ -156,7 +156,7 @@ class Adafactor(GradientMethod):
     min(lr, 1 / √t) u / max(1, rms(u) / threshold).
 
     The state of an (n, m) matrix has n + m elements. In parameters with more axes, all axes but the
-    first are merged; the state of a vector has the vector's size.
+    first are merged; the state of a vector of n elements has n + 1.
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizers.Adafactor(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))

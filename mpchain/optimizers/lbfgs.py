@@ -236,7 +236,7 @@ def _flat(arrays):
 
 def _search(at, x, value, gradient, direction, first):
     """Returns the point, the loss and the gradient of a step that meets the strong Wolfe
-    conditions; None if no such step is found."""
+    conditions. If no such step is found, returns those of a step to a smaller loss, or None."""
     slope = gradient @ direction
     if not slope < 0:
         return None

@@ -112,9 +112,10 @@ class Run:
 
     - ``job``: facts about the run; ``start`` among them resets all ranks;
     - ``rank``: a rank, and with it either ``facts``, or ``said``, which is the report of that rank
-      itself: an object with ``facts``; with ``about``, which has the ``folder`` of the results and
-      ``settings``; and with ``values``, a list of objects with ``kind`` (``log`` or ``live``),
-      ``at`` (iteration, epoch, seconds) and ``values`` by name;
+      itself: an object with ``facts``; with ``job``, which is the run's progress; with ``about``,
+      which has the ``folder`` of the results and ``settings``; and with ``values``, a list of
+      objects with ``kind`` (``log`` or ``live``), ``at`` (iteration, epoch, seconds) and ``values``
+      by name;
     - ``output``: text that the job has printed.
 
     Example:
@@ -271,7 +272,7 @@ def _number(value):
 
 
 def _fitting(facts: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
-    """Returns the facts that have the expected type; texts must be short."""
+    """Returns the facts that have the expected type, with long texts cut."""
     found = {}
     for name, kind in kinds.items():
         value = facts.get(name)

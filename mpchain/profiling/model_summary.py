@@ -48,7 +48,7 @@ class ModelSummary:
         n_params_updated: number of parameters that optimizers update; ``link.disable_update()``
             excludes a link's.
         param_bytes: size of the parameters, in bytes.
-        output_bytes: size of the arrays that all links without children return, in bytes.
+        output_bytes: size of the arrays returned by links that call no other link, in bytes.
 
     Example:
         >>> model = mpchain.Sequential(L.Linear(3, 4), F.relu, L.Linear(4, 2))

@@ -17,7 +17,7 @@ from mpchain.typing import Arrays
 from mpchain.utils.memory import pool_bytes, resident_bytes
 
 SHORTEST = 10_000
-"""Number of nanoseconds below which a call of ``Test`` on a pending operation counts as waiting,
+"""Number of nanoseconds below which a call of a pending operation's ``go_on`` counts as waiting,
 because it did no work."""
 
 SAMPLING = 100_000_000
@@ -81,8 +81,8 @@ class Recorder(Observer):
         targets: the links that optimizers update, by id.
         operations: :class:`Operation` s that have ended.
         memory: tuples (time, resident bytes of the process, used bytes of CuPy's memory pool).
-        open: kinds of the spans that have not ended; inside a span, no other span of its kind is
-            recorded.
+        open: kinds of the spans that have not ended, except links and calls; inside such a span, no
+            other span of its kind is recorded.
         n_steps: number of steps that have ended.
 
     Example:

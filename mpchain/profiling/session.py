@@ -208,7 +208,7 @@ class Profile(Extension):
         """Returns the rows of the table, the longest first; see :func:`mpchain.profiling.rows`.
 
         Args:
-            step: the index of a step; None returns means over the steps.
+            step: the number of a step; None returns means over the steps.
 
         Raises:
             RuntimeError: the profile has not ended.

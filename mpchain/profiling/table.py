@@ -18,7 +18,7 @@ class Row:
     """One kind of work in the steps of a trace.
 
     Attributes:
-        phase: ``'forward'``, ``'backward'``, ...; ``'other'`` is time that no span covers.
+        phase: ``'forward'``, ``'backward'``, ...; ``'other'`` is time outside of these.
         link: the path of the link that did the work; empty outside of links.
         name: the function, the class of a link (for its Python code), or the kind of other work.
         calls: number of calls in a step: the mean over steps and ranks.
@@ -68,7 +68,7 @@ def rows(trace: Trace, step: int | None = None) -> list[Row]:
 
     Args:
         trace: the trace.
-        step: the index of a step; None returns means over the steps.
+        step: the number of a step; None returns means over the steps.
 
     Example:
         >>> with mpchain.profile() as profile:

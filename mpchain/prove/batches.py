@@ -78,7 +78,8 @@ def joined(
 ) -> tuple[dict[str, Any], int | None]:
     """Joins the batches of ranks; returns the joined batch and its number of samples.
 
-    Arrays and lists whose length is not the number of samples are not batches, and are left out.
+    Lists whose length is not the number of samples, and arrays without an axis of this length, are
+    not batches, and are left out.
 
     Args:
         batches: for each micro-batch of the ranks that has samples, the result of :func:`found`.
@@ -115,7 +116,7 @@ def length(batch: dict[str, Any]) -> int | None:
 
 
 def have_samples_across(batches: Sequence[dict[str, Any]], sizes: Sequence[float | None]) -> bool:
-    """Returns whether the axis of the samples is not the first one, such as after a time axis.
+    """Returns whether the axis of the samples is not the first axis; it may follow a time axis.
 
     >>> have_samples_across([{"x": np.zeros((5, 2))}], [2])
     True
@@ -145,7 +146,7 @@ def _join(values, sizes):
 
 
 def samples(batch: dict[str, Any], n: int | None) -> list[bytes]:
-    """Returns a text for each sample of a batch; equal samples have equal texts.
+    """Returns bytes for each sample of a batch; equal samples have equal bytes.
 
     Example:
         >>> a, b = samples({"x": np.array([[1, 2], [1, 2]])}, 2)
@@ -157,8 +158,8 @@ def samples(batch: dict[str, Any], n: int | None) -> list[bytes]:
 
 
 def changed_part(whole: dict[str, Any], own: dict[str, Any], n: int) -> str:
-    """Returns the path of the only array in which the ranks' samples differ from the samples of one
-    process; an empty string if several arrays differ, or none.
+    """Returns the path of the first array in which the ranks' samples differ from the samples of
+    one process, if another array is the same; otherwise, an empty string.
 
     Example:
         >>> ranks = {"x": np.array([1, 2]), "t": np.array([5, 6])}

@@ -104,9 +104,9 @@ DRAW = (
     "sample"
 )
 DATA = (
-    "the function gets an array that differs between the ranks and one process, and is neither of "
-    "the batch nor of a parameter: data that differ, a state that a rank keeps, or a statistic of "
-    "the rank's own samples"
+    "the function gets an array that differs between the ranks and one process, and that comes "
+    "neither from the batch nor from a parameter: data that differ, a state that a rank keeps, or "
+    "a statistic of the rank's own samples"
 )
 STATE = "the function gets a state that only one rank keeps, or another array that is not a sample"
 NOT_AVERAGED = "the gradients are not averaged: they differ between the ranks"

@@ -193,7 +193,8 @@ def best(ranks: Column, one: Column) -> tuple[str, Gap | None]:
     """Returns the way to compare values of ranks with those of one process, and their difference.
 
     Returns:
-        The kind of comparison that differs least, and the difference; None if there is no kind.
+        The first kind of comparison whose difference is not large, or else the kind that differs
+        least, and the difference; None if there is no kind.
 
     Example:
         >>> kind, found = best([(1, np.zeros(1)), (1, np.ones(1))], [(2, np.array([0.0, 1.0]))])
@@ -218,7 +219,7 @@ def best(ranks: Column, one: Column) -> tuple[str, Gap | None]:
 
 def _padded(ranks, one):
     """Returns the difference of arrays whose samples are padded to the longest sample of each rank;
-    None if the values inside the padding differ, or the arrays are not padded samples."""
+    None if samples differ in more than padding, or the arrays are not padded samples."""
     sizes = [n for n, _ in ranks]
     if len(one) > 1 or None in sizes or not all(sizes):
         return None
@@ -366,7 +367,7 @@ def calls_of(passes: Sequence[Pass], like: Application) -> list[Application]:
 
 
 def _rows(passes, application):
-    """Returns the rows of the input arrays of all calls of a function, as texts."""
+    """Returns the rows of the input arrays of all calls of a function, as bytes."""
     leaves = [leaf for a in calls_of(passes, application) for leaf in a.leaves]
     arrays = [leaf for leaf in leaves if isinstance(leaf, np.ndarray) and leaf.ndim > 1]
     return {row.tobytes() for array in arrays for row in array}

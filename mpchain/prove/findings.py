@@ -81,7 +81,10 @@ def values_of(suspect: Suspect, owners: list[int]) -> str:
     if suspect.kind == "other functions":
         called = ", ".join(map(str, sorted({*ranks})))
         who = f"it is called on rank {called}" if ranks else "it is called on no rank"
-        return f"{who}, and {'in' if suspect.one else 'not in'} one process, or at other times"
+        return (
+            f"{who}, and {'in' if suspect.one else 'not in'} one process, or the numbers of calls "
+            "differ"
+        )
     if gap is None or suspect.kind in ("mean", "sum", "maximum", "minimum", "alike"):
         if gap is not None and len(ranks) == 1:
             return both(gap, f"on rank {ranks[0]}")

@@ -227,7 +227,7 @@ class Judge(Tracer):
             is_divided = any(not each.is_shared for each in self._update.iterators)
             self._check(samples.of_batch(held, own, owners, is_divided))
         is_counted = not (is_part and not whole)
-        if not is_counted:  # the number of samples does not count a slice that comm.batch made
+        if not is_counted:  # the sizes do not count the slices that comm.batch made
             whole, _ = batches.joined(held, [batches.length(b) for b in held])
             own_sizes = [batches.length(b) for b in own]
         own, _ = batches.joined(own, own_sizes)

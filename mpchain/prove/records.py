@@ -133,8 +133,8 @@ class Samples(NamedTuple):
         kind: the name of the iterator's class.
         n: the number of samples of its dataset; None if it is unknown.
         is_shared: whether the iterator divides batches among ranks, or gives all ranks the same.
-        texts: a text for each sample; equal samples have equal texts. None if there are too many
-            samples.
+        texts: a digest of each sample; equal samples have equal digests. None if not all samples
+            were read.
         is_random: whether a sample differs each time it is read.
     """
 

@@ -60,8 +60,8 @@ class Tracer(Observer):
         updates: the number of updates so far.
         optimizers: the optimizers that were updated.
         update: the current update; None between updates.
-        evaluators: the names of the trainers' evaluators.
-        evaluated: the names of the evaluators that have run.
+        evaluators: maps the trainers' evaluators to their names.
+        evaluated: the evaluators that have run.
     """
 
     sees_links = True
@@ -297,13 +297,13 @@ class Tracer(Observer):
 
 
 def _read(dataset):
-    """Returns whether a dataset draws random numbers and, if reading is fast, short texts of all
-    samples; equal samples have equal texts."""
+    """Returns whether a dataset draws random numbers and, if reading is fast, digests of all
+    samples; equal samples have equal digests."""
     states, end = generators(), time.monotonic() + _MOST_SECONDS
 
     def text_of(i):
         (text,) = batches.samples({"": [dataset[i]]}, 1)
-        # Stop if the search takes too long, or if the text contains the address of an object.
+        # Stop if reading takes too long, or if the text contains the address of an object.
         if time.monotonic() > end or b" at 0x" in text:
             raise TimeoutError
         return hashlib.blake2b(text, digest_size=8).digest()

@@ -13,7 +13,8 @@ from mpchain.replays.report import compare, report
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command; returns 0 on success, 1 if results differ, or 2 if an argument is wrong.
+    """Runs a command; returns 0 on success, 1 if results differ, or 2 if an argument is wrong or a
+    record cannot be used.
 
     >>> main(["replay", "missing", "--step", "3"])
     2
@@ -35,9 +36,9 @@ def _parser():
     replay = commands.add_parser("replay", help="compute steps of a record again, in one process")
     replay.add_argument("folder", metavar="RUN", help="the folder of the record")
     last = replay.add_mutually_exclusive_group()
-    step = "the step to stop in (default: the first step whose loss is not finite)"
+    step = "the step to stop in (default: the first with a loss or parameter that is not finite)"
     last.add_argument("--step", type=int, metavar="K", help=step)
-    verify = "compute the steps after the newest checkpoint before the last step again"
+    verify = "compute again the steps after the newest checkpoint that precedes the last step"
     last.add_argument("--verify", action="store_true", help=verify)
     rank = "examine only the samples of this rank"
     replay.add_argument("--rank", type=int, metavar="R", help=rank)

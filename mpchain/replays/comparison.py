@@ -28,7 +28,7 @@ class Difference:
         size: the size of the difference; NaN if only one of the two numbers is finite.
         scale: the norm of the parameter, or the magnitude of the loss.
         epsilon: the relative rounding error of the number's dtype.
-        values: the two values of a loss; empty for a parameter.
+        values: the two values of a loss; None for a parameter.
     """
 
     t: int

@@ -9,7 +9,8 @@ def diff(a: History, b: History) -> int:
     """Prints the first step and parameter in which two records differ.
 
     Returns:
-        int: 1 if the records differ by more than rounding, otherwise 0.
+        int: 1 if the runs began with different parameters or differ by more than rounding,
+        otherwise 0.
 
     Raises:
         RecordError: the records have different parameters, or no step in common.
@@ -48,7 +49,7 @@ def diff(a: History, b: History) -> int:
 
 
 def _first_of(x, y, model):
-    """Returns the difference between two updates; None if there is none."""
+    """Returns the differences between two updates; None if there are none."""
     if x is None or y is None:
         return None
     return [*comparison.differences(x, y, model.pieces(), model.shape)] or None

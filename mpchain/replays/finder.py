@@ -73,7 +73,7 @@ class Finding:
     Attributes:
         what: the name of the function, argument or parameter with the number, for a message.
         place: the line of the program.
-        rows: the indices of the rows with non-finite numbers, if the first axis may be the samples.
+        rows: the indices, along the first axis, of the rows with non-finite numbers.
         n_rows: the length of the first axis.
         part: the index of the micro-batch in which the number was computed.
         is_nan: whether a number is NaN, and not only infinite.
@@ -140,7 +140,10 @@ class Finder(Observer):
             self._users.setdefault(id(x), []).append(function)
             if id(x) not in self._outputs:
                 self._outputs[id(x)] = x
-                what = self._name_of(x) or f"argument {i} of {function.label}, of no function"
+                what = (
+                    self._name_of(x)
+                    or f"argument {i} of {function.label}, which no function computed"
+                )
                 self._look(x, what, place)
 
     def _name_of(self, x):

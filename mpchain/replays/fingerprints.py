@@ -12,7 +12,7 @@ import numpy as np
 from mpchain import backend
 from mpchain.typing import Array
 
-_WORDS = 512  # number of consecutive words of 8 bytes whose columns are summed
+_WORDS = 512  # number of words of 8 bytes in a row; the columns of all rows are summed
 _ROW = 1024  # number of consecutive elements to which signs are applied
 _EXACT = 1 << 16  # number of elements up to which sums are computed in float64
 _FORM = struct.Struct("<Iff")

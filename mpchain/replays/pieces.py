@@ -15,7 +15,7 @@ PERIOD = 16
 """Number of steps in which the fingerprint of each piece is recorded at least once."""
 
 MOST_AT_ONCE = 46
-"""Maximum number of fingerprints in a line of the record."""
+"""Maximum number of fingerprints in the line of an update."""
 
 SMALL = 1 << 16
 """Number of elements up to which a parameter is not divided."""
@@ -74,8 +74,8 @@ def divide(sizes: Sequence[int]) -> list[Piece]:
 class Table:
     """The pieces of a model, and which of them each step records.
 
-    The pieces form ``PERIOD`` shares. Step ``t`` records share ``t % PERIOD``, and as many of the
-    following shares as time allows, so that any two records have fingerprints in common.
+    The pieces form ``PERIOD`` shares. Step ``t`` records share ``t % PERIOD``, and as many adjacent
+    shares as time allows, so that any two records have fingerprints in common.
 
     Args:
         params: initialized parameters by name.

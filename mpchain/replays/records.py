@@ -14,7 +14,7 @@ class RecordError(Exception):
 
     >>> read("missing")
     Traceback (most recent call last):
-    mpchain.replays.records.RecordError: there is no record in missing: run it with --record=missing
+    mpchain.replays.records.RecordError: there is no record in missing: run the program ...
     """
 
 
@@ -46,7 +46,8 @@ def read(folder: str | os.PathLike) -> list[dict[str, Any]]:
             data = file.read()
     except (FileNotFoundError, NotADirectoryError):
         raise RecordError(
-            f"there is no record in {os.fspath(folder)}: run it with --record={os.fspath(folder)}"
+            f"there is no record in {os.fspath(folder)}: run the program with "
+            f"--record={os.fspath(folder)}"
         ) from None
     *lines, rest = data.split(b"\n")
     contents = []

@@ -29,7 +29,7 @@ class Reached(SystemExit):
 
 class Folders:
     """Temporary folders that replace the program's folders of results and checkpoints. They contain
-    links to the newest checkpoints before a step.
+    links to the checkpoints before a step.
 
     Args:
         step: the number of the step.

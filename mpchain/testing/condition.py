@@ -12,7 +12,7 @@ def repeat_with_success_at_least(times: int, min_success: int) -> Callable[[Call
     :class:`unittest.TestCase`, ``tearDown`` and ``setUp`` are called.
 
     Raises:
-        AssertionError: the first failure, if too many runs failed.
+        Exception: the first failure, if too many runs failed.
 
     Example:
         >>> @repeat_with_success_at_least(times=3, min_success=2)

@@ -347,7 +347,7 @@ def _argument(initializer):
     if initializer is None:
         raise ValueError(
             "A None initializer must be wrapped in an InitializerArgument "
-            "along with the expected initializer fallen back to."
+            "along with the initializer that None selects."
         )
     return initializer
 

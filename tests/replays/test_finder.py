@@ -37,7 +37,7 @@ def test_what_functions_get():
     x = np.ones((3, 2))
     x[2, 1] = np.nan
     finding = _find(lambda: F.exp(F.reshape(x, (2, 3))))
-    assert finding.what == "argument 0 of reshape, of no function"
+    assert finding.what == "argument 0 of reshape, which no function computed"
     assert finding.rows == [2]
 
 

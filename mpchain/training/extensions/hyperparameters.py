@@ -15,8 +15,8 @@ from mpchain.training.trainer import Trainer
 class Hyperparameters(Extension):
     """Writes the arguments of a program to a JSON file when training begins.
 
-    Numbers, texts, lists and dicts are written as JSON, all other values as their ``str``. The file
-    of an earlier run is kept, and other jobs are refused, as :class:`LogReport` does.
+    Numbers, texts, lists and dicts are written as JSON, all other values as their ``str``. The
+    extension keeps the file of an earlier run, and refuses other jobs, as :class:`LogReport` does.
 
     Args:
         arguments: the result of argparse, or a dict.

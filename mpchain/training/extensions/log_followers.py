@@ -222,8 +222,8 @@ class JsonLinesReport(_LogFile):
     """Appends each entry of a :class:`LogReport` to a file, as one line of JSON.
 
     A resumed run first removes the entries after the snapshot from the file. NaN and infinities are
-    written as Python's json module does. The file of an earlier run is kept, and other jobs are
-    refused, as :class:`LogReport` does.
+    written the way Python's json module writes them. The extension keeps the file of an earlier
+    run, and refuses other jobs, as :class:`LogReport` does.
 
     Args:
         filename: name of the file in the trainer's folder.
@@ -258,7 +258,7 @@ class CsvReport(_LogFile):
 
     The first line has the names. The file is replaced as a whole after each entry, so that it has
     the columns of all entries; values that an entry lacks are left blank. A resumed run keeps the
-    earlier entries. The file of an earlier run is kept, and other jobs are refused, as
+    earlier entries. The extension keeps the file of an earlier run, and refuses other jobs, as
     :class:`LogReport` does.
 
     Args:

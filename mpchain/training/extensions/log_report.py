@@ -178,7 +178,7 @@ class AwaitedKeys:
             self._others.update(observation)
 
     def warn(self) -> None:
-        """Warns, after training, of the names that were never reported in a whole interval."""
+        """Warns, after training, of names that were never reported, if an interval has ended."""
         if self._missing and self._is_complete:
             warnings.warn(
                 f"{self._extension}: values that were never reported: {listing(self._missing)}; "

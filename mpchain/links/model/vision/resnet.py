@@ -80,7 +80,7 @@ class BottleneckA(Chain):
             self.bn4 = BatchNormalization(out_channels)
 
     def forward(self, x: Input) -> Variable:
-        """Applies the unit to x (N, in_channels, H, W); returns a Variable (N, channels, H',
+        """Applies the unit to x (N, in_channels, H, W); returns a Variable (N, out_channels, H',
         W')."""
         h = F.relu(self.bn1(self.conv1(x)))
         h = F.relu(self.bn2(self.conv2(h)))
@@ -110,8 +110,7 @@ class BottleneckB(Chain):
             self.bn3 = BatchNormalization(in_channels)
 
     def forward(self, x: Input) -> Variable:
-        """Applies the unit to x (N, in_channels, H, W); returns a Variable (N, channels, H',
-        W')."""
+        """Applies the unit to x (N, in_channels, H, W); returns a Variable of the same shape."""
         h = F.relu(self.bn1(self.conv1(x)))
         h = F.relu(self.bn2(self.conv2(h)))
         return F.relu(self.bn3(self.conv3(h)) + x)

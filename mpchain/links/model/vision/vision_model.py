@@ -26,8 +26,8 @@ def prepare_image(image: object, size: tuple[int, int] | None, mean: Sequence[fl
         (3, 10, 20)
 
     Args:
-        image: a PIL image, or an array of pixels from 0 to 255: (H, W), (H, W, C) or (C, H, W),
-            with 1, 3 (RGB) or 4 channels (RGBA; the last channel is ignored).
+        image: a PIL image, or an array of pixels from 0 to 255: (H, W), (H, W, C) with 1, 3 (RGB)
+            or 4 channels (RGBA; the last channel is ignored), or (C, H, W) with 1 or 3 channels.
         size: width and height to resize to (needs pillow); None keeps the size.
         mean: the mean color, BGR.
 
@@ -59,8 +59,8 @@ def _pixels(image):
         array = array.transpose(1, 2, 0)
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4):
         raise TypeError(
-            "prepare: image must have shape (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 "
-            f"channels, but has shape {np.shape(image)}"
+            "prepare: image must have shape (H, W), (H, W, C) with 1, 3 or 4 channels, or "
+            f"(C, H, W) with 1 or 3 channels, but has shape {np.shape(image)}"
         )
     return np.broadcast_to(array[:, :, :3], (*array.shape[:2], 3)).astype(np.uint8)
 
