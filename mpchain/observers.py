@@ -383,6 +383,7 @@ class _Current(threading.local):
     of_operations: tuple[Observer, ...] | None = None  # These observers see operations.
     recorder: Recording | None = None
     graph: Graph | None = None
+    foresees_graph = False  # A later call of this step may be captured as a CUDA graph.
 
 
 current = _Current()
@@ -410,6 +411,22 @@ def unrecorded() -> Iterator[None]:
     finally:
         _set_observers(observers or ())
         current.recorder = recorder
+
+
+@contextlib.contextmanager
+def before_graph() -> Iterator[None]:
+    """Context manager: operations in the block also compile the kernels that only graphs use,
+    because loading code during a capture may spoil it.
+
+    >>> with before_graph():
+    ...     current.foresees_graph
+    True
+    """
+    current.foresees_graph = True
+    try:
+        yield
+    finally:
+        current.foresees_graph = False
 
 
 def see_links() -> bool:

@@ -18,6 +18,7 @@ from mpchain.captured.state import State
 from mpchain.captured.surroundings import Surroundings
 from mpchain.captured.unseen import Unseen
 from mpchain.link import Link
+from mpchain.observers import before_graph
 from mpchain.variable import Variable
 
 VARIES = "an argument has another value for the first time"
@@ -101,7 +102,8 @@ class Step:
             return self._reason, self._as_always(args, kwargs)
         if self.stage is Stage.FIRST:
             self.stage = Stage.RECORD
-            return "it is called for the first time", self._as_always(args, kwargs)
+            with before_graph():
+                return "it is called for the first time", self._as_always(args, kwargs)
         return self._run(arrays, args, kwargs)
 
     def _begin_elsewhere(self, around, changed):

@@ -1,5 +1,6 @@
 """Tests that captured steps on GPUs equal eager steps, bit by bit on the double of CuPy."""
 
+import functools
 import gc
 import sys
 import warnings
@@ -206,22 +207,25 @@ def test_a_dynamic_loss_scale_that_is_read_leads_to_another_graph():
     assert reasons[10:] == [None] * 6
 
 
+def half_precision(dtype):
+    with mpchain.using_config("dtype", dtype):
+        return perceptron()
+
+
+def half_step(model, optimizer):
+    optimizer.use_fp32_update()
+    inner = scaled_step(model, optimizer)
+    return lambda x, t: inner(x.astype(model[0].W.dtype), t)
+
+
 @pytest.mark.parametrize("dtype", [mpchain.mixed16, mpchain.mixed_bf16])
 def test_float32_copies_of_parameters_stay_in_the_graph(dtype):
-    def make_model():
-        with mpchain.using_config("dtype", dtype):
-            return perceptron()
-
-    def make_step(model, optimizer):
-        optimizer.use_fp32_update()
-        inner = scaled_step(model, optimizer)
-        return lambda x, t: inner(x.astype(model[0].W.dtype), t)
-
     def each(optimizer, i):
         if i == 5:  # a value that the program sets is used
             next(optimizer.target.params()).array[0] = 0.5
 
-    models, _, step = run_both(make_model, optimizers.MomentumSGD, make_step, 9, each=each)
+    make_model = functools.partial(half_precision, dtype)
+    models, _, step = run_both(make_model, optimizers.MomentumSGD, half_step, 9, each=each)
     assert step.reason is None
     assert_same(*models)
     for p, q in zip(*[m.params() for m in models]):
@@ -333,10 +337,38 @@ def test_dropout_on_the_same_arguments_differs_in_each_replay():
     assert len(found) == 6
 
 
-def test_a_replay_launches_few_kernels():
+def _double():
     double = getattr(mpchain.cuda.cupy, "double", None)
     if double is None:
         pytest.skip("needs the double of CuPy, which counts: --gpu=double")
+    return double
+
+
+@pytest.mark.parametrize("is_scaled", [False, True])
+@pytest.mark.parametrize("make_model", [perceptron, lambda: half_precision(mpchain.mixed16)])
+def test_kernels_are_compiled_before_the_capture(make_model, is_scaled):
+    double = _double()
+
+    def make_step(model, optimizer):
+        optimizer.add_hook(optimizer_hooks.WeightDecay(0.1))
+        make = classifier_step if model[0].W.dtype == np.float32 else half_step
+        step = make(model, optimizer)
+        if is_scaled:
+            optimizer.loss_scaling()
+        return step
+
+    double.forget_kernels()
+    model = make_model()
+    model.to_device(GPU)
+    step = mpchain.capture(make_step(model, optimizers.Adam().setup(model)))
+    for i in range(3):
+        step(*send(batch_of(i)))
+    assert step.reason is None
+    assert double.late == []
+
+
+def test_a_replay_launches_few_kernels():
+    double = _double()
     _, _, step = run_both(perceptron, optimizers.Adam, classifier_step)
     batch = send(batch_of(0))
     double.reset()

@@ -165,17 +165,24 @@ def take_steps(
         return False
     if len(set(bodies)) > 1:
         return False
-    numbers, texts = _numbers(bodies[0], constants, computed, describe)
-    if inverse is not None:
-        numbers, texts = _with_factor(numbers, texts, inverse)
-    function = _Function("mpchain_step", _C_TYPES[computed.char], *texts)
     names = [*(f"a{i}" for i in range(len(written))), *(["h"] if halves else []), "g"]
-    _launch(function, names, [*lists[:-1], grads], numbers)
+    lists, kind = [*lists[:-1], grads], _C_TYPES[computed.char]
+    numbers, texts = _numbers(bodies[0], constants, computed, describe)
+    numbers, texts = _with_factor(numbers, texts, inverse)
+    _launch(_Function("mpchain_step", kind, *texts), names, lists, numbers)
+    if current.foresees_graph:
+        texts = _reading(bodies[0], len(constants[0]))
+        numbers, texts = _with_factor([None] * len(texts[0]), texts, inverse)
+        for kernel, _ in _kernels(_Function("mpchain_step", kind, *texts), names, lists, numbers):
+            kernel.compile()
     return True
 
 
 def _with_factor(numbers, texts, factor):
-    """Adds a factor, named ``inverse`` in the kernel, to a step's numbers and texts."""
+    """Adds a factor, named ``inverse`` in the kernel, to a step's numbers and texts, unless it is
+    None."""
+    if factor is None:
+        return numbers, texts
     declared, body, first, types = (*texts, "", "")[:4]
     if cuda.is_gpu_array(factor):
         more, first = "const float* of_inverse", f"{first}\n  const T inverse = (T)*of_inverse;"
@@ -207,7 +214,7 @@ def _numbers(body, rows, computed, describe):
         return _numbers_of_replays(current.graph, body, n, guarding.guard, describe)
     # a graph would contain constant numbers, so replays update them in memory
     if current.graph is not None:
-        return [current.graph.numbers_of(describe)], _reading_numbers(body, n)
+        return [current.graph.numbers_of(describe)], _reading(body, n)
     return [computed.type(x) for x in rows[0]], ([f"T c{i}" for i in range(n)], body)
 
 
@@ -236,7 +243,15 @@ def _numbers_of_replays(graph, body, n, guard, describe):
         return text, [n_known, *(number for row in rows for number in row)]
 
     arguments = [graph.numbers_of(describe_all), guard.found, guard.n_left_out]
-    return arguments, _reading_rows(body, n)
+    return arguments, _reading(body, n)
+
+
+def _reading(body, n):
+    """Returns the texts of a kernel that reads its numbers from memory."""
+    if guarding.guard is not None:
+        return _reading_rows(body, n)
+    lines = [f"    const T c{i} = (T)numbers[{i}];" for i in range(n)]
+    return ["const double* numbers"], "\n".join([*lines, body])
 
 
 def _reading_rows(body, n):
@@ -263,6 +278,12 @@ class _Function(NamedTuple):
 
 def _launch(function, names, lists, more):
     """Runs a kernel on lists of contiguous arrays, with further arguments."""
+    for kernel, (table, n_blocks) in _kernels(function, names, lists, more):
+        kernel((n_blocks,), (_THREADS,), (table, *more))
+
+
+def _kernels(function, names, lists, more):
+    """Yields kernels, each with the table of the arrays that it gets, and with its blocks."""
     dtypes = [arrays[0].dtype for arrays in lists]
     places = [i for i, array in enumerate(lists[-1]) if array.size]
     most = _most(len(lists), more)
@@ -272,8 +293,7 @@ def _launch(function, names, lists, more):
         capacity = min(most, max(32, 1 << (len(portion) - 1).bit_length()))
         text = _text(function, names, dtypes, capacity)
         kernel = cuda.raw(text, function.name, ("--fmad=false",))
-        table, n_blocks = _table(names, [[part[i] for i in portion] for part in lists], capacity)
-        kernel((n_blocks,), (_THREADS,), (table, *more))
+        yield kernel, _table(names, [[part[i] for i in portion] for part in lists], capacity)
 
 
 def find_not_finite(named: Sequence[tuple[str, Array]]) -> tuple[list[str], Array]:
@@ -343,12 +363,6 @@ def _body(step, n_written, scalars, dtypes, n_left_out=0, is_scaled=False):
     if half:
         lines.append(f"arrays.h[k][i] = ({half})(float)arrays.a0[k][i];")
     return "\n".join("    " + line for line in lines), constants
-
-
-def _reading_numbers(body, n):
-    """Returns the parameters and the statements of a kernel that reads its numbers from memory."""
-    lines = [f"    const T c{i} = (T)numbers[{i}];" for i in range(n)]
-    return ["const double* numbers"], "\n".join([*lines, body])
 
 
 def _text(function, names, dtypes, capacity):

@@ -129,7 +129,7 @@ class _Kernel:
         if key not in self._compiled:
             self._compiled[key] = self._text(letters, dtypes, body)
         text = self._compiled[key]
-        ledger.kernels[self.name, tuple(letters.values())] = text
+        ledger.compiles(self.name, tuple(letters.values()), text)
         run = compile_text(text).run_elements
         described = [
             np.array(
@@ -363,26 +363,11 @@ class RawKernel:
             launch(self.name, arrays, writes)
             return
         sizes = [value.itemsize for value in values]
-        names = ", ".join(f"*({kind}*)_args[{k}]" for k, kind in enumerate(self._types))
-        checks = " ".join(
-            f"if (sizeof({kind}) != _sizes[{k}]) return {k + 1};"
-            for k, kind in enumerate(self._types)
-        )
-        at_once = "__syncthreads" in self.code
-        arrays_of = f"#define IN_DOUBLE\n{ARRAYS}" if IN_DOUBLE.search(self.code) else ARRAYS
-        headers = f"#define AT_ONCE\n{arrays_of}{THREADS}" if at_once else arrays_of + THREADS
-        code = re.sub("#include <cupy/.*>", "", self.code)
-        text = (
-            f'{headers}{code}\nextern "C" int check_sizes(const long* _sizes) {{\n{checks}\n'
-            f'return 0;\n}}\nextern "C" int run_threads(void** _args, long* _dims) {{\n'
-            f"FLUSH\nrun_blocks(_dims, [&] {{ {self.name}({names}); }});\nreturn 0;\n}}\n"
-        )
-        ledger.kernels[self.name, ()] = text
+        library, arrays_of = self._loaded()
         finish(arrays)
         pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
         dims = [*grid, *[1] * (3 - len(grid)), *block, *[1] * (3 - len(block)), shared_mem]
-        library = compile_text(text, "-std=c++14 -O1 -nostdlib") if at_once else compile_text(text)
-        noted = self._noted(arrays_of, code, arrays, dims)
+        noted = self._noted(arrays_of, arrays, dims)
         if (capture := in_use()) is not None:
             capture.keep(arrays)
         hosts = [array._memory.host for array in arrays]
@@ -401,7 +386,33 @@ class RawKernel:
             again()
         launch(self.name, arrays, writes, again)
 
-    def _noted(self, arrays_of, code, arrays, dims):
+    def compile(self, log_stream=None):
+        """Compiles the kernel before its first call."""
+        self._loaded()
+
+    def _code(self):
+        return re.sub("#include <cupy/.*>", "", self.code)
+
+    def _loaded(self):
+        """Returns the compiled library, and the text before the kernel's code."""
+        names = ", ".join(f"*({kind}*)_args[{k}]" for k, kind in enumerate(self._types))
+        checks = " ".join(
+            f"if (sizeof({kind}) != _sizes[{k}]) return {k + 1};"
+            for k, kind in enumerate(self._types)
+        )
+        at_once = "__syncthreads" in self.code
+        arrays_of = f"#define IN_DOUBLE\n{ARRAYS}" if IN_DOUBLE.search(self.code) else ARRAYS
+        headers = f"#define AT_ONCE\n{arrays_of}{THREADS}" if at_once else arrays_of + THREADS
+        text = (
+            f'{headers}{self._code()}\nextern "C" int check_sizes(const long* _sizes) {{\n'
+            f'{checks}\nreturn 0;\n}}\nextern "C" int run_threads(void** _args, long* _dims) {{\n'
+            f"FLUSH\nrun_blocks(_dims, [&] {{ {self.name}({names}); }});\nreturn 0;\n}}\n"
+        )
+        ledger.compiles(self.name, (), text)
+        library = compile_text(text, "-std=c++14 -O1 -nostdlib") if at_once else compile_text(text)
+        return library, arrays_of
+
+    def _noted(self, arrays_of, arrays, dims):
         """Returns the library of the text that records accesses, and the ranges of the arrays.
         Returns None for large launches, and for texts that cannot be changed in this way, which the
         ledger lists."""
@@ -409,7 +420,7 @@ class RawKernel:
         if not _simt.takes(dims, ranges):
             return None
         try:
-            text = _simt.text_of(arrays_of + SIMT, code, self.name, self._types)
+            text = _simt.text_of(arrays_of + SIMT, self._code(), self.name, self._types)
             return compile_text(text, "-std=c++17 -O1 -fno-strict-aliasing"), ranges
         except RuntimeError as error:
             ledger.not_noted[self.name] = str(error)

@@ -38,11 +38,13 @@ class Ledger:
         synchronizations: {(what waited, file:line): times} of the host's waits for a device.
         faults: accesses without an order, and memory freed while another stream used it.
         kernels: the texts of all kernels that were compiled.
+        late: the names of kernels that were first compiled while their stream captured.
         not_noted: for each kernel whose accesses could not be recorded, the reason.
     """
 
     def __init__(self):
         self.computes = True
+        self.forget_kernels()
         self.reset()
 
     def reset(self):
@@ -53,6 +55,18 @@ class Ledger:
         self.faults = []
         self.kernels = {}
         self.not_noted = {}
+
+    def forget_kernels(self):
+        """Lets the next call of each kernel count as the first one."""
+        self._loaded, self.late = set(), []
+
+    def compiles(self, name, types, text):
+        """Notes a kernel that is compiled for types of arguments, unless it was compiled before."""
+        self.kernels[name, types] = text
+        if (name, text) not in self._loaded:
+            self._loaded.add((name, text))
+            if get_current_stream().capture is not None:
+                self.late.append(name)
 
 
 ledger = Ledger()
