@@ -123,7 +123,7 @@ NAMES = {
         "named_modules": "model.namedlinks()",
         "state_dict": "mpchain.serializers.save_npz(file, model)",
         "load_state_dict": "mpchain.serializers.load_npz(file, model)",
-        "train": f"mpchain.config.train, which is True but within {_EVALUATION}",
+        "train": f"mpchain.config.train, which is True except within {_EVALUATION}",
         "eval": f"{_EVALUATION} around what evaluates",
         "to": "model." + _DEVICE,
         "cuda": "model." + _DEVICE,

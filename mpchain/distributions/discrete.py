@@ -1,6 +1,6 @@
-"""Distributions of integers: Bernoulli, categorical, geometric and Poisson.
+"""Discrete distributions: Bernoulli, categorical, one-hot categorical, geometric and Poisson.
 
-Their samples are integers and have no gradients.
+Their samples are whole numbers, or one-hot vectors, and have no gradients.
 """
 
 import math

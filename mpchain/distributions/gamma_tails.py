@@ -31,7 +31,7 @@ _MOST_TERMS = 100_000
 
 def _deviance(xp, x, lam):
     """Returns x log(x / lam) + lam - x for x > 0. Near lam, the result is a series in (x - lam) /
-    lam."""
+    (x + lam)."""
     v = (x - lam) / (x + lam)
     near = (x - lam) * v
     term = 2 * x * v

@@ -194,8 +194,8 @@ class Cauchy(_Symmetric):
     _standard_entropy = math.log(4 * math.pi)
 
     def _standard_log_density(self, z):
-        # The result is log(1 + z^2). It is computed from z / m with m = |z| > 1, so that distant
-        # points do not overflow.
+        # The term log(1 + z^2) is computed from z / m with m = max(|z|, 1), so that distant points
+        # do not overflow.
         m = np.maximum(abs(z.array), 1)
         rest = F.square(z / m) + (np.square(1 / m) - 1)
         return -F.log1p(rest) - (np.log(m) * 2 + math.log(math.pi))

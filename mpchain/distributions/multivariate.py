@@ -305,8 +305,8 @@ class Independent(Distribution):
         return self._total(self.distribution.log_survival_function(x))
 
     def icdf(self, x: Input) -> Variable:
-        """Raises RuntimeError, because the distribution function of several variables has no
-        inverse."""
+        """Raises RuntimeError if axes are reinterpreted, because the distribution function of
+        several variables has no inverse."""
         if self.reinterpreted_batch_ndims == 0:
             return self.distribution.icdf(x)
         raise RuntimeError(

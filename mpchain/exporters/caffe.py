@@ -215,7 +215,7 @@ def _per_channel(x, value):
         return array.reshape(())
     shape = (1,) * (len(value.shape) - array.ndim) + array.shape
     is_odd = array.size != max(shape[1:2]) or len(shape) != len(value.shape)
-    rule = f"a constant array of shape {array.shape} is no number per channel of {value.shape}"
+    rule = f"a constant array of shape {array.shape} has no number per channel of {value.shape}"
     _refuse_if(is_odd, rule)
     return array.reshape(-1)
 
@@ -248,7 +248,7 @@ def _shift_and_scale(trace, x, mean, scale, beta):
 
 def _divide(trace, a, b):
     is_by_input = not isinstance(a, _Value) or isinstance(b, _Value)
-    _refuse_if(is_by_input, "a division by an array that depends on the inputs")
+    _refuse_if(is_by_input, "Caffe has no division by an array that depends on the inputs")
     return a.affine(1 / _per_channel(b, a), 0)
 
 
@@ -361,7 +361,7 @@ def _sums_of_windows(trace, x, window):
 
 def _mean(trace, x, axis, keepdims):
     axes = {a % len(x.shape) for a in ((axis,) if isinstance(axis, int) else axis or ())}
-    _refuse_if(axes != {2, 3} or len(x.shape) != 4, "means other than those of images")
+    _refuse_if(axes != {2, 3} or len(x.shape) != 4, "Caffe has no means but those over images")
     param = {"pool": _AVERAGE, "global_pooling": True}
     shape = (*x.shape[:2], 1, 1)
     y = trace.layer("Pooling", [trace.blob(x)], shape, pooling_param=param)
@@ -389,7 +389,7 @@ def _softmax(trace, x, axis):
 
 def _concat(trace, *operands):
     *xs, axis = operands
-    _refuse_if(not all(isinstance(x, _Value) for x in xs), "a constant array among those joined")
+    _refuse_if(not all(isinstance(x, _Value) for x in xs), "Caffe cannot join constant arrays")
     shape = list(xs[0].shape)
     shape[axis] = sum(x.shape[axis] for x in xs)
     bottoms = [trace.blob(x) for x in xs]

@@ -190,7 +190,7 @@ def _pair(param, name, letters, default):
     return value[0], value[-1]
 
 
-# Maps each type of layer to a function that makes its function or link.
+# These functions make the function or link of a layer; `_MAKERS` lists them by type of layer.
 
 
 def _convolution(layer, link=Convolution2D):

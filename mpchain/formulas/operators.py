@@ -16,11 +16,11 @@ class Operator(NamedTuple):
         python: an expression of Variables and Python numbers. If empty, the function is called.
         numba: an expression in a loop over elements, which gives NumPy's values. Empty if no such
             expression is as fast as NumPy.
+        kind: ``"number"``; ``"comparison"`` of numbers; ``"logic"`` of truth values; or
+            ``"choice"`` of numbers by a truth value, the first operand.
         special: the expression in a loop that calls functions of
             :mod:`mpchain.kernels.cpu.special_loops`, whose values differ from NumPy's in the last
             places.
-        kind: ``"number"``; ``"comparison"`` of numbers; ``"logic"`` of truth values; or
-            ``"choice"`` of numbers by a truth value, the first operand.
 
     Example:
         >>> OPERATORS[np.greater].c.format("x", "y"), OPERATORS[np.where].takes_bool(0)

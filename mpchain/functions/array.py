@@ -1,6 +1,6 @@
 """Functions that change the dtype or shape of an array, and broadcasting.
 
-Each function is linear, so its derivative is its adjoint, and only shapes are kept for backward.
+Each function is linear, so its derivative is its adjoint, and no arrays are kept for backward.
 """
 
 import math
@@ -203,8 +203,8 @@ def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
 
 
 def _sum_in_parts(x, n):
-    """Returns the sums of blocks of ``n`` contiguous elements; None if ``n`` does not divide the
-    number of elements."""
+    """Returns the sums of blocks of ``n`` contiguous elements; None if the elements are not
+    contiguous, or if ``n`` is above ``thresholds.sum_row`` and not a multiple of it."""
     part = min(n, thresholds.sum_row)
     if n % part or not x.flags.c_contiguous:
         return None

@@ -165,7 +165,7 @@ def scaled_dot_product_attention(
         y = _fused(name, query, key, value, mask, bias, is_causal, scale, dropout_ratio)
         if y is not None:
             return y
-    # Without this order, half precision could overflow before the multiplication by the scale, and
+    # The scale multiplies the query first where half precision could overflow in the product, or
     # masked scores could overflow with a large scale.
     is_late = is_gpu_array(query.array) and query.dtype != np.float16 and bias is None
     is_late = is_late and isinstance(scale, float) and 0 < scale <= 1

@@ -292,10 +292,10 @@ def using(counts: object, over: str | None = None) -> Iterator[None]:
     whole batch.
 
     Args:
-        over: the scope of means for which the program declares no scope: :data:`CALL`, or None.
         counts: an object with the methods of
             :class:`mpchain.distributed.optimizers.counts.Counts`; None means that this process has
             the whole batch.
+        over: the scope of means for which the program declares no scope: :data:`CALL`, or None.
 
     Example:
         >>> with using(None):

@@ -22,8 +22,8 @@ from mpchain.variable import Variable, as_array, as_variable
 
 
 def _row_gradient(g, W_shape, ids):
-    """Returns the gradient of a large table as a RowGradient of the looked-up rows; None if most
-    rows were looked up."""
+    """Returns the gradient of a large table as a RowGradient of the looked-up rows; None if the
+    dense gradient is computed; RECORDED in a recorded step if the table is very large."""
     size = math.prod(W_shape)
     if W_shape[0] < _FEW * ids.size or size < _LARGE:
         return None

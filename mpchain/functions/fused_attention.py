@@ -89,8 +89,8 @@ def _derivative(g, query, key, value, y, aux, scale, is_causal, bias, dropout):
     if not isinstance(g, Variable):
         arrays = g, query, key, value, y, *aux
         if dropout is not None and dropout.has_seed:
-            # cuDNN may have no plan for this gradient: it has none on a B200 that has the same bits
-            # each time. The reference needs the mask then.
+            # cuDNN may have no plan for this gradient; on a B200, for example, it has no
+            # deterministic plan. The reference needs the mask then.
             if kernels.attention_gradient.select(*arrays, *options, dropout).library != "cudnn":
                 kept = kernels.attention_kept(query, key, value, *options, dropout)
                 dropout = Dropout(dropout.ratio, False, kept)

@@ -35,7 +35,7 @@ def dropout(
         x: Variable or array of any shape, floating point.
         ratio: the probability of zeroing an element, at least 0 and below 1.
         mask: array of the shape of ``x``: the factors on the elements; None draws random factors.
-        return_mask: whether to return the factors too (None if nothing is dropped).
+        return_mask: whether to return the factors too (None if ``config.train`` is False).
 
     Returns:
         Variable of the shape of ``x``; with ``return_mask``, a pair of this Variable and the mask.

@@ -97,8 +97,9 @@ def cut(
 ) -> list[tuple[int, Callable[[], Variable] | None]]:
     """Cuts the batch among the arguments of a loss function into parts.
 
-    Every array, Variable and list among the arguments, also within tuples and dicts, is a batch and
-    is cut along its first axis. All other arguments are passed to the function unchanged.
+    Every list, and every array and Variable that has axes, is a batch and is cut along its first
+    axis, also within tuples and dicts. All other arguments, and Parameters, are passed to the
+    function unchanged.
 
     Args:
         lossfun: the loss function.

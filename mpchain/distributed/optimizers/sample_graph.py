@@ -12,7 +12,7 @@ REDUCTIONS = frozenset("sum mean max min prod logsumexp".split())
 
 
 class State(enum.Enum):
-    """The dependence on the samples of a node that has no axis of samples.
+    """How a node depends on the samples, if the position of an axis of samples does not say it.
 
     Example:
         >>> State.SUMS.value

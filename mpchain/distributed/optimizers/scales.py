@@ -90,8 +90,9 @@ def scales_of(loss: Variable, graph: SampleGraph) -> Scales:
     between ranks; so do means that are computed with such factors.
 
     Args:
-        loss, graph: the loss of some samples, and its graph. If there are as many sums as samples,
-            each sum may belong to one sample; then only a factor that all sums share is returned.
+        loss, graph: the loss of some samples, and its graph. If there are at least as many sums as
+            samples, each sum may belong to one sample; then only a factor that all sums share is
+            returned.
 
     Example:
         >>> x, W = np.ones((5, 2)), mpchain.Parameter(np.ones((3, 2)))
@@ -260,7 +261,7 @@ def _columns(parts):
 
 
 def _differing(parts, tolerance):
-    """Returns factors that differ between parts other than as 1 / n; an empty list if none do."""
+    """Returns factors that differ between parts other than as 1 / n; None if none do."""
     if len({len(held) for _, held in parts}) != 1:
         return None
     for own in zip(*[held for _, held in parts]):

@@ -94,8 +94,7 @@ class Row:
         self._parts = {name: x for name, x in self._parts.items() if x.shows(x.whole)}
 
     def piece_and_use(self) -> tuple[Array, Callable[[Array], None]]:
-        """Returns the pair of arguments of :meth:`Gathering.gather` that sends new values to all
-        ranks."""
+        """Returns the pair with which :meth:`Gathering.gather` sends new values to all ranks."""
         xp = next(iter(self._params.values())).xp
         piece = xp.zeros(self._length, self.layout.dtype)
         for name, param in self._params.items():
@@ -246,7 +245,7 @@ class Slice:
         return array if self.is_own(array) else array.reshape(-1)[self.place]
 
     def update(self, rule: UpdateRule, param: Parameter) -> None:
-        """Does as :meth:`UpdateRule.update`, but updates only the slice; hooks see the whole
+        """Updates as :meth:`UpdateRule.update` does, but only the slice; hooks see the whole
         parameter."""
         updated = rule.updated_param(param)
         if rule.enabled and updated.grad is not None:

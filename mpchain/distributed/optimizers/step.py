@@ -141,12 +141,18 @@ class Step:
         return self.counts.begin(self.active_reducer, parts, rows, *known)
 
     def check(self, counts: Sequence[float | None], joint_link: str | None) -> None:
-        """Raises ValueError if the numbers of samples of this rank's parts do not fit. If a link
-        computes with all ranks together, checks the parts of all ranks, and raises on all of them.
+        """Checks the number of parts of this rank. If a link computes with all ranks together, also
+        compares the ranks' numbers of parts that have samples.
 
         Args:
             counts: the number of samples of each part.
             joint_link: the name of the link that computes with all ranks; None if there is none.
+
+        Raises:
+            RuntimeError: a reproducible communicator needs another number of parts, or an exchange
+                of gradients.
+            ValueError: the link cannot compute, because ranks have different numbers of parts, or
+                no samples; raised on all ranks.
         """
         n_parts = self.reducer.parts_per_batch
         if n_parts is not None and (len(counts) != n_parts or not self.exchanges):

@@ -13,7 +13,8 @@ from mpchain.serializers.values import header_of
 from mpchain.typing import Array
 
 SMALL = 1 << 20
-"""A value that only rank 0 has is copied to all ranks if it has at most this many bytes."""
+"""A value that rank 0 and at most one other rank have is copied to all ranks if it has at most this
+many bytes."""
 
 
 @dataclasses.dataclass

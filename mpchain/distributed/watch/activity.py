@@ -14,7 +14,7 @@ SHARE = 0.01
 """Share of one core above which a process counts as working; slow polling takes less."""
 
 BYTES = 100_000
-"""Bytes per second to files, pipes and sockets above which a process counts as working."""
+"""Bytes read and written per second above which a process counts as working."""
 
 _PERIOD = 0.5  # seconds between two measurements
 

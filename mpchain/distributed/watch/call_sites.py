@@ -50,7 +50,8 @@ def calling_frames(
 
     Args:
         frame: the frame where the search begins.
-        below: the files to skip, by default the files of the communicators.
+        below: the files to skip, by default those of the communicators, the watchdog and the
+            observers.
     """
     while (back := frame.f_back) is not None and below[frame.f_code.co_filename]:
         frame = back

@@ -40,8 +40,8 @@ class Exchange:
     def exchange(self, now: float, local: Sequence[int], is_wanted: bool) -> None:
         """Receives rows, and sends this host's rows.
 
-        If a rank on this host waits, the rows go to all other hosts, which asks for their rows.
-        Otherwise they go only to hosts that have asked recently.
+        If a rank on this host waits, the rows go to all other hosts, and ask for the rows of those
+        hosts. Otherwise they go only to hosts that have asked recently.
 
         Args:
             now: monotonic time in seconds.

@@ -36,7 +36,7 @@ def note(event: str, **words: Any) -> None:
 
     Args:
         event: the name of the event; ``mpchain-launch`` understands ``killed``, ``lost``,
-            ``recovered`` and ``restart``.
+            ``replaced``, ``recovered`` and ``restart``.
         words: the event's data, for JSON.
 
     Example:

@@ -294,7 +294,7 @@ class Watch:
 
     def _refuse_thread(self, why="is in a method of this communicator"):
         names = {thread.ident: repr(thread.name) for thread in threading.enumerate()}
-        other = names.get(self.thread, "that has ended")
+        other = names.get(self.thread, "(now ended)")
         raise RuntimeError(
             f"thread {threading.current_thread().name!r} has called a communicator while thread "
             f"{other} {why}: their messages would be mixed. Make a communicator for each thread, "
@@ -506,7 +506,7 @@ class WatchThread:
     ends: Any = None
 
     def __init__(self):
-        # These are all polling watchdogs except the world's; each has a timeout.
+        # These are the watchdogs, and the objects of `add_look`, that the thread calls.
         self._watches = weakref.WeakSet()
         self._looking = threading.Lock()
         self._thread = None

@@ -59,7 +59,8 @@ def export(
         args: the model's input, or a tuple, list or dict (named arguments) of inputs: Variables or
             arrays. The elements of an integer input must not all be equal.
         file: a path, or a file object opened for writing bytes; None writes no file.
-        input_names: names of the inputs; None means those of the model's parameters.
+        input_names: names of the inputs; None means the keys of a dict, or the names of the model's
+            arguments.
         output_names: names of the outputs; None means the keys of a dict, or ``output``.
         batch_axis: the axis of all inputs whose size may differ when the ONNX model runs; None
             fixes all sizes.

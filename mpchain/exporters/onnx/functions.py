@@ -1,4 +1,4 @@
-"""Converts all functions other than elementwise formulas to nodes.
+"""Converts functions other than elementwise formulas and functions of windows to nodes.
 
 A converter takes the graph, the array arguments of a declared function as :class:`Value` (a list of
 them if the function takes a sequence), and its other arguments, in which a scalar may be a

@@ -81,8 +81,8 @@ class ONNXModel(Chain):
             if lacking := sorted(set(inputs) - known):
                 raise ValueError(
                     f"ONNXModel: {self._file}, {_label(i, operator, name)}: its input "
-                    f"{lacking[0]!r} is no input of the model, no constant, and no output of a "
-                    "node before"
+                    f"{lacking[0]!r} is no input of the model, no constant, and no output of an "
+                    "earlier node"
                 )
             known |= set(outputs)
         if lacking := sorted(set(self.output_names) - known):
@@ -137,8 +137,8 @@ class ONNXModel(Chain):
         values = dict(zip(self.input_names, args)) | kwargs
         if len(args) + len(kwargs) != len(values) or values.keys() != set(self.input_names):
             raise TypeError(
-                f"ONNXModel: the inputs are {', '.join(self.input_names)}, but there are "
-                f"{len(args)} in order and by name {', '.join(kwargs) or 'none'}"
+                f"ONNXModel: the inputs are {', '.join(self.input_names)}, but got "
+                f"{len(args)} by position, and by name {', '.join(kwargs) or 'none'}"
             )
         values = {name: _as_value(x) for name, x in values.items()} | self.constants
         values |= {

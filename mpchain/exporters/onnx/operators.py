@@ -377,7 +377,7 @@ def _gemm(a, b, c=None, alpha=1.0, beta=1.0, transA=0, transB=0):
 @_of("DFT")
 def _dft(x, length=None, axis=None, inverse=0, onesided=0):
     is_part = length is not None or onesided or int(as_array(axis)) % x.ndim != x.ndim - 2
-    _refuse_if(is_part, "DFT of part of an axis")
+    _refuse_if(is_part, "DFT of part of an axis, or along an axis other than the second-to-last,")
     parts = x[..., 0], x[..., 1]
     return F.stack((F.ifft if inverse else F.fft)(parts), x.ndim - 1)
 

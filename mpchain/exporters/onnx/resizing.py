@@ -27,7 +27,8 @@ def resize(
     antialias: int = 0,
     keep_aspect_ratio_policy: str = "stretch",
 ) -> Any:
-    """Resizes axes of an array; the arguments have the meaning of ONNX's attributes of that name.
+    """Resizes axes of an array; the arguments have the meaning of ONNX's inputs and attributes of
+    these names.
 
     Raises:
         NotImplementedError: the arguments ask for regions (``tf_crop_and_resize``), antialiasing,

@@ -49,7 +49,8 @@ def differentiate(
         y = formula(*xs, *constants)
         if len(steps) < 2:
             return None
-        # False, unlike the default, marks no results, for which each later backward would look.
+        # With False, unlike the default, no results are marked; each later backward would look for
+        # marked results.
         seeds = [Variable(Whole(steps, gradient))]
         gxs = backprop.grad([y], xs, seeds, enable_double_backprop=False)
     return [None if gx is None else _as_function(gx.array, gradient, names) for gx in gxs]

@@ -310,7 +310,7 @@ def test_a_model_read_back_has_the_paths_of_the_parameters_and_can_be_trained(tm
 
 def test_wrong_inputs_of_a_read_model_are_refused():
     read = mpchain.onnx.ONNXModel(export(F.relu, X))
-    with pytest.raises(TypeError, match="the inputs are x, but there are 2 in order"):
+    with pytest.raises(TypeError, match="the inputs are x, but got 2 by position"):
         read(X, X)
     with pytest.raises(TypeError, match="by name y"):
         read(y=X)
