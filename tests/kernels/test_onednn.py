@@ -162,6 +162,26 @@ assert os.waitpid(child, 0)[1] == 0
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
 
 
+def test_signals_during_products_damage_no_memory():
+    program = """
+import signal, numpy as np
+from mpchain.kernels.cpu import onednn
+a, y, n = np.ones((300, 300), "f"), np.empty((300, 300), "f"), 0
+def count(*_):
+    global n
+    n += 1
+signal.signal(signal.SIGALRM, count)
+signal.setitimer(signal.ITIMER_REAL, 2e-4, 2e-4)
+while n < 3000:
+    onednn.multiply(a, a, y)
+    others = [np.empty(300 * i) for i in range(1, 30)]
+    assert (y == 300).all()
+signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
+
+
 @pytest.mark.parametrize("m, k, n", [(3, 4, 5), (13, 1, 7), (1, 6, 1), (20, 33, 2), (70, 130, 90)])
 @pytest.mark.parametrize("turns", ["", "a", "b", "ab"])
 @pytest.mark.parametrize("stack", [(), (5,)])

@@ -39,6 +39,12 @@ _DESTRUCTORS = (
 # With this setting, a thread polls for 0.5 ms for more work, which is longer than the pauses within
 # a step; libgomp's default is 30 times as long.
 _SPINS = "10000"
+_NO_STACK = 2  # SS_DISABLE of signal.h
+_signal_stack = ctypes.create_string_buffer(1 << 16)
+
+
+class _Stack(ctypes.Structure):
+    _fields_ = (("begin", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
 
 
 class _Version(ctypes.Structure):
@@ -231,6 +237,18 @@ def _short_waits():
         del os.environ["GOMP_SPINCOUNT"]  # child processes must not inherit this variable
 
 
+def _give_signals_a_stack():
+    """Gives this thread other memory for the handlers of signals, which Python's handlers use.
+
+    dnnl_sgemm moves the stack pointer to its own memory. A handler that ran there would overwrite
+    memory of the C library.
+    """
+    sigaltstack, present = ctypes.CDLL(None).sigaltstack, _Stack()
+    if not sigaltstack(None, ctypes.byref(present)) and present.flags & _NO_STACK:
+        new = _Stack(ctypes.addressof(_signal_stack), 0, ctypes.sizeof(_signal_stack))
+        sigaltstack(ctypes.byref(new), None)
+
+
 @functools.cache
 def load() -> Any:
     """Returns the :class:`Library`, which is loaded at the first call, or the reason (str) why it
@@ -246,6 +264,7 @@ def load() -> Any:
         if os.path.exists(path):
             try:
                 loaded = Library(path)
+                _give_signals_a_stack()
                 os.register_at_fork(after_in_child=loaded.without_threads)
                 return loaded
             except (OSError, RuntimeError) as error:
