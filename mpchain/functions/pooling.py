@@ -38,8 +38,8 @@ def _cached_windows(place, name, n, shape, dtype, ksize, stride, pad, **options)
     return place(name, x, ksize, ksize if stride is None else stride, pad, **options)
 
 
-# The functions below are linear maps: the sum of each window, the selection of an element of each
-# window, and the adjoints of both.
+# The next four functions are linear maps: the sum of each window, the selection of an element of
+# each window, and the adjoints of both.
 
 
 @differentiable(lambda g, window: _spread_windows.on(g, window))

@@ -6,7 +6,8 @@ from mpchain.variable import Variable
 
 
 def shown(name: str, x: Variable, constants: tuple, positions: Array) -> Array:
-    """Shows observers the positions that were found in ``x``, and returns the positions.
+    """Shows observers the positions that were found in ``x``; returns the positions to use, which
+    observers may replace.
 
     No node of the graph represents positions, so exporters learn by this call how positions were
     computed.

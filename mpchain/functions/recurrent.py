@@ -181,7 +181,7 @@ def _check_cell(name, c, x, n_gates, argument="c_prev"):
     if not fits:
         rule = (
             f"the second axis of x must be {n_gates} times as long as the second axis of "
-            f"{argument}, and the other axes must be equal"
+            f"{argument}, and the axes after these must be equal"
         )
         fail(name, rule, **{argument: c}, x=x)
 
@@ -265,7 +265,7 @@ def slstm(c_prev1: Input, c_prev2: Input, x1: Input, x2: Input) -> tuple[Variabl
         check(
             rows,
             "slstm",
-            "both predecessors must have equal shapes and dtypes",
+            "the memories must have equal shapes and dtypes, and as many rows as x1 and x2",
             c_prev1=c_prev1,
             c_prev2=c,
             x=x,

@@ -189,7 +189,7 @@ def max(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
         Variable of the dtype of ``x``.
 
     Raises:
-        InvalidType: ``x`` lacks an axis, or no elements along them.
+        InvalidType: ``x`` lacks an axis, or has no elements along the axes.
 
     Example:
         >>> F.max(np.arange(6.0).reshape(2, 3), axis=1).array
@@ -210,7 +210,7 @@ def min(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
         Variable of the dtype of ``x``.
 
     Raises:
-        InvalidType: ``x`` lacks an axis, or no elements along them.
+        InvalidType: ``x`` lacks an axis, or has no elements along the axes.
 
     Example:
         >>> F.min(np.arange(6.0).reshape(2, 3), axis=1).array
@@ -351,7 +351,7 @@ def logsumexp(x: Input, axis: Axes = None) -> Variable:
         Variable of the dtype of ``x``, without the reduced axes.
 
     Raises:
-        InvalidType: ``x`` lacks an axis, or no elements along them.
+        InvalidType: ``x`` lacks an axis, or has no elements along the axes.
 
     Example:
         >>> F.logsumexp(np.log([[1.0, 3.0]]), axis=1).array.round(2)

@@ -24,8 +24,8 @@ from mpchain.utils.type_check import check, is_integer, is_real
 from mpchain.variable import Variable, as_array, as_variable
 
 # A mean over bins, or over interpolated points, is a product with a matrix for each axis: for box
-# r, y[r] = rows[r] x[images[r]] columns[r]^T. The function below computes this linear map of x, and
-# the next function computes its adjoint.
+# r, y[r] = rows[r] x[images[r]] columns[r]^T. _map_boxes computes this linear map of x, and
+# _spread_boxes computes its adjoint.
 
 
 def _map_boxes_derivative(g, x_shape, rows, columns, images):

@@ -188,7 +188,7 @@ def connectionist_temporal_classification(
 
     Raises:
         InvalidType: the shapes or dtypes of the arguments do not match.
-        TypeError: ``x`` is not a list or tuple.
+        TypeError: ``x`` is not a list or tuple, or is empty.
         ValueError: a label, length or the blank symbol is out of range, or ``reduce`` is unknown.
 
     Example:
@@ -225,7 +225,10 @@ def connectionist_temporal_classification(
 
 def _check_sequences(name, x, t):
     if not isinstance(x, (list, tuple)) or not x:
-        raise TypeError(f"{name}: x must be a list of arrays, one for each time, not {type(x)}")
+        raise TypeError(
+            f"{name}: x must be a list of arrays, one for each time, and must not be empty; "
+            f"its type is {type(x)}"
+        )
     for step in x:
         fits = step.ndim == 2 and is_floating(step.dtype) and step.shape == x[0].shape
         check(fits, name, "x must be floating point (N, V) at every time", x=step, first=x[0])
@@ -351,7 +354,8 @@ def argmax_crf1d(cost: Input, xs: Sequence[Input]) -> tuple[Variable, list[Array
         sources.append(scores.argmax(axis=1))
         total = scores.max(axis=1) + x
     ended.append(total)
-    # Backtracking follows each sequence from its end through sources[t - 1].
+    # Backtracking follows each sequence from its end: sources[t] holds the best label at time t for
+    # each label at time t + 1.
     labels, best = [], xp.zeros(0, np.int64)
     for t in reversed(range(len(xs))):
         if t + 1 < len(xs):

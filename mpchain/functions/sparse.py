@@ -52,7 +52,7 @@ def _product(matrix, is_transposed, x, operands):
     if is_transposed:
         n_rows, n_columns, row, col = n_columns, n_rows, col, row
     fits = x.ndim == data.ndim + 1 and is_floating(x.dtype, data.dtype)
-    rule = "the dense operand must be floating point, and a batch if the sparse operand is a batch"
+    rule = "both operands must be floating point, and both or neither must be a batch"
     check(fits, "sparse_matmul", rule, dense=x, elements=data)
     fits = x.shape[:-2] == data.shape[:-1] and x.shape[-2] == n_columns
     rule = "batches and the inner sizes must be equal"

@@ -36,8 +36,8 @@ def _special(name, x, *others):
 
 
 def _by_loop(name, x):
-    """Returns the values of a special function, computed by a compiled loop; None if there is no
-    such loop."""
+    """Returns the values of a special function, computed by a compiled loop; None for arrays
+    that the loop does not compute."""
     return loop_of_special(name)(x) if x.dtype == np.float32 else None
 
 

@@ -18,11 +18,11 @@ from mpchain.testing import cupy_contract
 from mpchain.variable import Variable
 
 TOLERANCE = 2e-3
-"""The largest difference that passes in float32, relative to the largest number. Kernels may use
-other algorithms than the CPU, and may round products to ten bits (TF32)."""
+"""The largest difference that passes in all dtypes but float16, relative to the largest number.
+Kernels may use other algorithms than the CPU, and may round factors to ten bits (TF32)."""
 
 HALF_TOLERANCE = 1e-2
-"""The largest relative difference that passes in float16, whose numbers have ten bits."""
+"""The largest relative difference that passes in float16, whose fractions have ten bits."""
 
 Results = dict[str, np.ndarray]
 

@@ -85,8 +85,9 @@ def _error(got, wanted):
 def speeds() -> Iterator[Item]:
     """Yields items that measure the bandwidth of kernels, for array sizes of ResNet-50 and GPT-2.
 
-    Each array counts as read or written once, so a kernel that reads an array twice cannot reach
-    the card's full bandwidth.
+    Each array counts as read or written once, except that batch normalization and its gradient must
+    read their inputs twice. A kernel that reads an array more often cannot reach the card's full
+    bandwidth.
 
     Example:
         >>> [name for name, _ in speeds()][0]

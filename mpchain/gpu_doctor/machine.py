@@ -165,7 +165,7 @@ def _argument_bytes():
     y = cuda.cupy.zeros(32)
     cuda.raw(_BIG, "big")((1,), (32,), (table, y))
     if not bool((y.get() == 3999 - np.arange(32)).all()):
-        return {"ok": False, "error": "a kernel reads another table of 32,000 bytes"}
+        return {"ok": False, "error": "a kernel reads wrong values in a table of 32,000 bytes"}
     return {"ok": True, "found": f"{n_bytes}"}
 
 
@@ -174,7 +174,7 @@ def _twice():
 
 
 def _subnormal():
-    """Checks that GPUs treat subnormal numbers as zero, because CuPy compiles with -ftz=true."""
+    """Finds whether kernels treat subnormal numbers as zero; CuPy compiles with -ftz=true."""
     y = _twice()(cuda.cupy.full(4, 1e-40, np.float32))
     return {"found": "survive" if float(y[0]) else "are zero, as mpchain's documents say"}
 

@@ -189,7 +189,7 @@ def run(comm: Communicator, *, share_gpu: bool) -> None:
             (``NCCL_MULTI_RANK_GPU_ENABLE``).
 
     Raises:
-        Exception: a check raised an exception; rank 0 prints the traceback first.
+        Exception: a check raised an exception; the rank prints the traceback first.
 
     Example:
         >>> run(mpchain.create_communicator("pure_nccl"), share_gpu=False)  # doctest: +SKIP

@@ -297,7 +297,7 @@ def own_steps(name: str, precision: str, mode: str) -> Iterator[Item]:
 
 
 def _times(step):
-    """Returns the item with a step's time: by the GPU's clock, and until the host has queued it."""
+    """Returns a step's times as a dict: by the GPU's clock, and until the host has queued it."""
     n = 1 if is_double() else 20
     milliseconds = 1e3 * seconds_of(step, n)
     cuda.cupy.cuda.Device().synchronize()

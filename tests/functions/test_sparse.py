@@ -156,7 +156,7 @@ def test_wrong_operands():
         F.sparse_matmul(a, b[:, 0])
     with pytest.raises(InvalidType, match=r"sparse_matmul: a must have 2 or 3 axes.*\(4,\)"):
         F.sparse_matmul(b[:, 0], a)
-    with pytest.raises(InvalidType, match=r"sparse_matmul: .* a batch if the sparse operand is"):
+    with pytest.raises(InvalidType, match=r"sparse_matmul: .* both or neither must be a batch"):
         F.sparse_matmul(a, b[None])
     with pytest.raises(InvalidType, match=r"sparse_matmul: .* floating point.*int64"):
         F.sparse_matmul(a, b.astype(np.int64))
