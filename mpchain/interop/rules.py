@@ -111,10 +111,10 @@ def tensors_of(link: Link, prefix: str = "") -> Iterator[tuple[str, Tensor, Link
             yield prefix + name, tensor, link
 
 
-def _no_counterpart(link, prefix, reason="; mpchain.interop.rule adds one"):
+def _no_counterpart(link, prefix, reason=" that mpchain knows; mpchain.interop.rule adds one"):
     return NotImplementedError(
         f"interop: {type(link).__name__} at /{prefix.rstrip('.').replace('.', '/')} has no "
-        f"counterpart in PyTorch that is known here{reason}"
+        f"counterpart in PyTorch{reason}"
     )
 
 
@@ -178,7 +178,7 @@ def _rms_normalization(link):
 @rule(*(getattr(L, f"NStep{way}{cell}") for way in ("", "Bi") for cell in ("LSTM", "GRU")))
 @rule(*(getattr(L, f"NStep{way}RNN{f}") for way in ("", "Bi") for f in ("Tanh", "ReLU")))
 def _layers(link):
-    """Joins the weights of the gates, which have PyTorch's order, but one array per gate."""
+    """Joins the weights of the gates, which are in PyTorch's order, but in one array per gate."""
     found = {}
     for i, layer in enumerate(link):
         k, is_backwards = divmod(i, link.direction)
@@ -211,7 +211,8 @@ def _lstm_cell(link):
 @rule(L.StatelessGRU, L.StatefulGRU, L.GRU)
 def _gru_cell(link):
     raise NotImplementedError(
-        "PyTorch's GRU resets the product of the state, not the state; L.NStepGRU does so too"
+        "PyTorch's GRU applies the reset gate after the product of weights and state, not "
+        "before; L.NStepGRU does so too"
     )
 
 

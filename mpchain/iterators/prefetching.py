@@ -108,7 +108,7 @@ class PrefetchingIterator(SerialIterator):
     # These methods request batches ahead.
 
     def _look_ahead(self):
-        """Requests later batches until ``n_prefetch`` are pending."""
+        """Requests the next batch and ``n_prefetch`` later batches, unless they are pending."""
         if self._ahead is None:
             self._ahead = object.__new__(_Ahead)
             names = ("dataset", "batch_size", "order_sampler", "_repeat", "_later_orders")

@@ -19,8 +19,8 @@ class Reader:
     """A process that reads examples; a new process replaces it after ``max_tasks`` requests.
 
     Each pending request has a segment of shared memory, which holds first the indices and then the
-    arrays of the examples. The messages are so short that they always fit into the pipe, so sending
-    a message never waits.
+    arrays of the examples. The requests are so short that they always fit into the pipe, so sending
+    a request never waits.
 
     Args:
         context: a result of :func:`mpchain.iterators.worker.get_context`.
@@ -82,8 +82,8 @@ class Reader:
         return worker
 
     def _segment(self, slot):
-        """Returns the segment of a slot; replaces it by a segment of the present size if memory
-        allows."""
+        """Returns the segment of a slot; first replaces a segment that is smaller than the present
+        size, if memory allows."""
         segment = self._segments[slot]
         if segment is None or segment.size < self._size:
             larger = self._make_segment(needed=segment is None)

@@ -106,7 +106,8 @@ class Pickled:
             self.nbytes += -(-content.nbytes // _ALIGNMENT) * _ALIGNMENT
 
     def lay_into(self, memory: Any) -> tuple[bytes, list, int]:
-        """Copies the arrays to the start of ``memory``; returns the data for :func:`unpickle`."""
+        """Copies the arrays to the start of ``memory``; returns the first arguments of
+        :func:`unpickle_copy`."""
         for (start, nbytes), content in zip(self._places, self._contents):
             memory[start : start + nbytes] = content
         return self.text, self._places, self.nbytes

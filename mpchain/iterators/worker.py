@@ -23,7 +23,7 @@ _ABOUT_MPI = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL",
 
 _OPENMP = re.compile(r"lib(gomp|iomp5|omp)\b.*\.so")
 
-_GRACE = 2.0  # seconds in which a process must exit after a request
+_GRACE = 2.0  # the number of seconds to wait for a process that must exit
 
 
 def get_context(start_method: str | None, caller: str) -> Any:

@@ -247,7 +247,7 @@ def test_users_chains_have_their_own_names():
 @pytest.mark.parametrize(
     "link, reason",
     [
-        (L.GRU(3, 5), "GRU at /l has no counterpart in PyTorch .*NStepGRU does so too"),
+        (L.GRU(3, 5), "GRU at /l has no counterpart in PyTorch: .*NStepGRU does so too"),
         (L.Highway(3), None),
         (L.Bilinear(3, 4, 2), "Bilinear at /l has no counterpart .* mpchain.interop.rule adds one"),
     ],
