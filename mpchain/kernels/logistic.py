@@ -38,7 +38,7 @@ def logistic(x: Array, out: Array | None = None) -> Array:
     if not isinstance(x, np.ndarray) or not x.ndim:
         e = np.exp(-np.absolute(x))
         return np.where(np.less(x, 0), e, 1) / (e + 1)
-    # half precision is computed by tanh, because exp(40) overflows in it
+    # half precision is computed in single precision, because exp(40) overflows in half precision
     if x.dtype not in _NUMBERS:
         return np.positive(logistic(x.astype(np.float32)).astype(x.dtype), out=out)
     low, one, high = _NUMBERS[x.dtype]

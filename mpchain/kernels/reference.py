@@ -234,7 +234,7 @@ def log_softmax_gradient(g: Array, y: Array, axis: int) -> Array:
     return gx.astype(g.dtype, copy=False)
 
 
-@Operation.given("x of elements along the second axis", lambda x: x.ndim > 1 and x.shape[1] > 0)
+@Operation.given("x with elements along the second axis", lambda x: x.ndim > 1 and x.shape[1] > 0)
 def exponentials(x: Array) -> tuple[Array, Array, Array]:
     """Returns exp(x - most), its sum along the second axis, and ``most``, the largest element along
     this axis.
@@ -270,7 +270,7 @@ def _has_elements(x, axes, is_least):
     return all(0 <= a < x.ndim and x.shape[a] for a in axes)
 
 
-@Operation.given("x of elements along the axes", _has_elements)
+@Operation.given("x with elements along the axes", _has_elements)
 def extremum(x: Array, axes: tuple[int, ...], is_least: bool) -> Array:
     """Returns the greatest or the least element along axes; NaN if any element is NaN.
 
@@ -306,7 +306,7 @@ def products(x: Array) -> Array:
     return x.prod(axis=-1, dtype=_at_least_single(x)).astype(x.dtype, copy=False)
 
 
-@Operation.given("x of elements along the last axis", lambda x: x.ndim > 0 < x.shape[-1])
+@Operation.given("x with elements along the last axis", lambda x: x.ndim > 0 < x.shape[-1])
 def products_of_others(x: Array) -> Array:
     """Returns, for each element, the product of all other elements along the last axis, computed
     without division.
@@ -831,7 +831,7 @@ def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
         xp.maximum(y, value, out=y)  # np.maximum propagates NaN
     places = xp.zeros(y.shape, np.int32)
     is_nan = y != y
-    # on a GPU, NaN is not looked for, because the host would wait for the result
+    # on a GPU, NaN is always assumed, because the host would wait for the result of a check
     has_nan = xp is not np or bool(is_nan.any())
     # The loop runs backwards, so that the first maximum is written last.
     for i in range(len(values) - 1, -1, -1):

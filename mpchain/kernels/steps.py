@@ -302,7 +302,7 @@ def _square_sum(array):
     if isinstance(flat, np.ndarray):
         return np.vdot(flat, flat)
     square_sum = reduce("T x", "T y", "x * x", "a + b", "y = a", "0", "mpchain_square_sum")
-    # a captured step computes this sum otherwise, because it cannot contain CuPy's vdot
+    # this sum is not computed by CuPy's vdot, because a captured step cannot contain vdot
     return square_sum(flat)
 
 

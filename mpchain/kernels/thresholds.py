@@ -140,8 +140,8 @@ compiled_loop = 1 << 26
 compilation: a second or two."""
 
 special_loop = 1 << 10
-"""The least elements of an array for which special functions, such as erf, and formulas of several
-operations run as one loop."""
+"""The least number of elements of an array for which special functions, such as erf, and
+formulas of several operations run as one loop."""
 
 compiled = 1 << 16
 """The least number of elements of an array for which reductions and similar kernels are
@@ -191,11 +191,11 @@ step_block = 1 << 17
 # thresholds of NumPy.
 
 few_rows, rearranged = range(4, 49), 1 << 18
-"""The maximum number of rows of x, and the least number of elements of W, for which BLAS spends
-most of the time for x W^T on rearranging W."""
+"""The numbers of rows of x, and the least number of elements of W, for which BLAS spends most of
+the time for x W^T on rearranging W."""
 
 few_rows_of_flat, rearranged_flat = range(16, 49), 1 << 14
-"""The least number of elements of W for the same case, if W has no more rows than columns."""
+"""The same numbers if W has no more rows than columns."""
 
 long_sum, sum_row = 1 << 12, 1 << 10
 """The least number of elements of an array that is summed by rows, and the number of elements of
@@ -231,8 +231,8 @@ thin_rows, thin_weights = range(2, 65), 1 << 18
 oneDNN computes faster."""
 
 sgemm_rows, primitive_columns = 12, 8
-"""The maximum number of rows of x, and of columns, for which dnnl_sgemm computes x W^T. Larger
-products rearrange W in dnnl_sgemm."""
+"""dnnl_sgemm computes x W^T if x has at most ``sgemm_rows`` rows, or the product has fewer columns
+than ``primitive_columns``. For larger products, dnnl_sgemm would rearrange W."""
 
 stacked = 8
 """The least number of rows and columns of matrices in stacks that oneDNN multiplies."""

@@ -198,8 +198,8 @@ class InceptionBN(Chain):
 
     Attributes:
         conv1, proj3, conv3, proj33, conv33a, conv33b, poolp (Convolution2D): the convolutions, with
-        weights (output channels, input channels, k, k). conv1n, proj3n, conv3n, proj33n, conv33an,
-        conv33bn, poolpn (BatchNormalization): the
+            weights (output channels, input channels, k, k).
+        conv1n, proj3n, conv3n, proj33n, conv33an, conv33bn, poolpn (BatchNormalization): the
             normalization after each convolution.
 
     Raises:

@@ -83,7 +83,7 @@ class Linear(Link):
         """Initializes the weights, if necessary, for an input x (N, ...)."""
         n_batch_axes = self.n_batch_axes if n_batch_axes is None else n_batch_axes
         if self.W.is_initialized or getattr(n_batch_axes, "ndim", 0) > 0:
-            return  # F.linear raises an error for such an input
+            return  # F.linear raises an error if n_batch_axes is an array
         if x.ndim > n_batch_axes:
             self._initialize(math.prod(x.shape[n_batch_axes:]))
 

@@ -116,8 +116,8 @@ class BinaryHierarchicalSoftmax(Link):
             raise ValueError(
                 "BinaryHierarchicalSoftmax.create_huffman_tree: word_counts must not be empty"
             )
-        # Entries with equal counts are ordered by the first label of the tree, because trees cannot
-        # be compared.
+        # Entries with equal counts are ordered by the first position of a label in word_counts,
+        # because trees cannot be compared.
         queue = [(count, i, label) for i, (label, count) in enumerate(word_counts.items())]
         heapq.heapify(queue)
         while len(queue) > 1:

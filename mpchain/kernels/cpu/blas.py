@@ -57,7 +57,7 @@ def _refuse(a, b, out=None):
     if a.ndim == b.ndim == 2:
         return "two matrices"
     is_beside = onednn.has_threads_beside(a.shape[-2] * a.shape[-1] * b.shape[-1])
-    return None if is_beside else "no threads of oneDNN that it would be in the way of"
+    return None if is_beside else "BLAS and oneDNN have no threads that would compete"
 
 
 @product.kernel("blas", _refuse, SINGLE_OR_DOUBLE)

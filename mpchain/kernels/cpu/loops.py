@@ -36,8 +36,8 @@ _FASTER_IN_A_LOOP = (np.maximum, np.minimum, np.sign)
 # NumPy warns of zeros or negative numbers in the arguments of these functions
 _WARNING = (np.divide, np.sqrt)
 _NUMBERS, _DTYPES = (int, float, bool), (np.dtype(np.float32), np.dtype(np.float64))
-# If a formula has more operations per exponential, NumPy's passes through memory take longer than
-# its exponential.
+# If a formula has at least this many operations, NumPy's passes through memory take longer than
+# one exponential.
 _AMONG = 4
 _EXPONENTIALS = {"exp", "expm1", "log1p"}  # the logarithm log1p counts as an exponential
 # a divisor is checked for zeros only if the result has at least this many times its size
@@ -156,7 +156,7 @@ class Loop:
         self._is_special, self._is_slow, self._only_rows = is_special, is_slow, only_rows
         self._divisors, self._divides = divisors, divides
         self._plans: dict = {}
-        self._quick: dict = {}  # functions of arguments that ask nothing anew, by layouts
+        self._quick: dict = {}  # maps layouts to functions that skip the checks
         self._of_constants: dict = {}
         thresholds.forgets(self._plans)
         thresholds.forgets(self._quick)

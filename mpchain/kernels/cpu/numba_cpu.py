@@ -60,7 +60,11 @@ def why_not_compiled() -> str | None:
     Example:
         >>> reason = why_not_compiled()  # such as 'numba is not installed ...'
     """
-    return None if load_numba() else "numba is not installed (pip install 'mpchain[cpu]')"
+    return (
+        None
+        if load_numba()
+        else "numba is not installed (pip install 'mpchain[cpu]') or NUMBA_DISABLE_JIT is set"
+    )
 
 
 def compile_loop(function: Callable, **options: Any) -> Callable:
@@ -423,8 +427,8 @@ def add_rows(x: Array, rows: Array, ids: Array) -> bool:
     return True
 
 
-# numba compiles the functions below. Sums are in double precision; elements are loaded in the
-# array's dtype.
+# numba compiles the functions below. Statistics are summed in double precision; elements are loaded
+# in the array's dtype.
 
 
 def _normalize(begin, end, x, y, eps, gamma, beta, mean, inverse_std, var):
@@ -476,7 +480,8 @@ def _normalize_backward(begin, end, g, x, gx, count, gamma, mean, inverse_std, g
                 gx[n, c, i] = g[n, c, i] * scale - (x[n, c, i] - center) * slope - shift
 
 
-# The functions below do the same for arrays with channels last, which have a row for each pixel.
+# The next four functions do the same for arrays with channels last, given as one row for each
+# pixel.
 
 
 def _moments(begin, end, n_rows, x, pivot, sums):

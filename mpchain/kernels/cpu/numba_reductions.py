@@ -1,8 +1,8 @@
 """Softmax, extrema, sums, products and cumulative sums of rows, in loops for numba.
 
 Rows are contiguous in memory. Softmax makes all its passes through a row while the row is in the
-cache, and uses the exponential of :mod:`mpchain.kernels.cpu.special_loops`. Single precision is
-summed in double precision. Cumulative sums are added in NumPy's order, four rows at a time.
+cache, uses the exponential of :mod:`mpchain.kernels.cpu.special_loops`, and sums single precision
+in double precision. Cumulative sums are added in NumPy's order, four rows at a time.
 """
 
 import functools
@@ -228,7 +228,7 @@ def _refuse_extremum(x, axes, is_least):
     if sizes is None:
         return "not along neighboring axes"
     if sizes[0] == sizes[2] == 1:
-        return "one row, of which NumPy is as fast"
+        return "one row, for which NumPy is as fast"
     if 1 < sizes[2] < thresholds.loop_row:
         return "few elements side by side"
     return _refuse_rows(x)

@@ -50,7 +50,7 @@ def _refuse_unless_pointwise(first, second, window):
         second.size >= thresholds.pointwise_weights
         and math.prod(window.in_size) < thresholds.pointwise_pixels
     ):
-        return "a small product for each sample: one of all is faster"
+        return "a small product for each sample; one product of all samples is faster"
     return None
 
 

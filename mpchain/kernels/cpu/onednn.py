@@ -1,4 +1,5 @@
-"""Kernels of Intel's oneDNN: convolutions and matrix products in single precision.
+"""Kernels of Intel's oneDNN: convolutions and matrix products in single precision, and matrix
+products in bfloat16.
 
 With several threads, oneDNN computes all large products and convolutions; see
 :mod:`mpchain.kernels.cpu.onednn_library`.
@@ -103,8 +104,8 @@ def _output_with_bias(x, W, b, window, out=None):
 
 
 def _lines(shape, strides, n=4):
-    """Returns whether a matrix is the transpose of a matrix whose rows are contiguous, and the
-    distance between these rows, in elements of ``n`` bytes."""
+    """Returns b"N" if the rows of a matrix are contiguous, or b"T" if its columns are, and the
+    distance between these, in elements of ``n`` bytes; None for other matrices."""
     down, right = strides
     if right == n and down >= n * shape[1]:
         return (b"N", down // n) if down % n == 0 else None

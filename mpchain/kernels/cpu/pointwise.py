@@ -2,9 +2,9 @@
 
 For arrays with channels last, a pointwise convolution is one matrix product. For plain arrays,
 oneDNN's convolutions would rearrange inputs, filters and outputs at every call. A separate product
-for the pixels of each sample rearranges nothing. One product for all samples rearranges only the
-smaller arrays; it is faster if a sample has few pixels, and with several threads, which then
-synchronize once.
+for the pixels of each sample rearranges nothing. One product for all samples rearranges inputs
+and outputs, but not filters; it is faster if a sample has few pixels, and with several threads,
+which then synchronize once.
 """
 
 import functools

@@ -109,12 +109,12 @@ def loop_of(tiles: Tiles, name: str) -> Callable:
         end, first``: the function computes the rows of tiles from ``begin`` to ``end``, and the
         array of tiles begins with row ``first``. The further arguments of functions that
 
-        * read: image, tiles, the numbers of tiles along height and width; the steps between
-          neighbors in the image, and where it is read for the first tile, along both axes; the
-          first channel of a phase, 0 without phases;
+        * read: image, tiles, the numbers of tiles along height and width; the step between
+          neighbors in the image; where it is read for the first tile, along both axes; the first
+          channel of a phase, 0 without phases;
         * write: image, tiles, a bias of C elements, or an empty bias; the numbers of tiles; the
-          numbers of outputs along both axes, the steps between neighbors in the image, and where
-          the first goes, along both axes.
+          numbers of outputs along both axes; the step between neighbors in the image; where the
+          first output goes, along both axes.
     """
     m = tiles.outputs
     if name in ("inputs", "phases of inputs"):

@@ -64,7 +64,7 @@ def _operand(x, stack) -> tuple[Any, Any, Any, Any]:
     matrix, step = _matrix(x), _step(x, stack)
     if matrix is None or step is None:
         xp = cuda.get_array_module(x)
-        # the stack is repeated along one of its two axes
+        # x is repeated along some axes of the stack, but not along all
         if math.prod(x.shape[:-2]) not in (1, math.prod(stack)):
             x = xp.broadcast_to(x, (*stack, *x.shape[-2:]))
         x = xp.ascontiguousarray(x)
@@ -83,8 +83,8 @@ def _refuse(a, b, out=None):
 
 
 def _rounds(x):
-    """Returns whether tensor cores multiply single precision in CuPy's products, for which CuPy
-    reads an environment variable."""
+    """Returns whether tensor cores multiply single precision. For CuPy's own products, an
+    environment variable decides."""
     return x.dtype == np.float32 and config.use_cudnn_tensor_core == "always"
 
 

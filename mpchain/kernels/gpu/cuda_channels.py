@@ -45,7 +45,7 @@ class ChannelKernel(NamedTuple):
         name: the name of the kernel.
         reads: the names of the input arrays, which have the shape of the result.
         channels: names of arrays with an element for each channel.
-        numbers: names of scalars, of the type ``W`` in which sums are computed.
+        numbers: names of scalars, of the type ``W`` in which the kernel computes.
         operation: C code for one element.
     """
 
@@ -84,8 +84,8 @@ class ChannelKernel(NamedTuple):
         sizes: tuple[int, int, int],
         numbers: Sequence[float] = (),
     ) -> Array | None:
-        """Runs the kernel and returns a new array; returns None if some 128-bit words would hold
-        parts of several channels.
+        """Runs the kernel and returns a new array; returns None for unsupported arrays, or if some
+        128-bit words would hold parts of several channels.
 
         Args:
             arrays: arrays of one shape and dtype.
@@ -124,7 +124,7 @@ def _compiled(kernel, char, of_channels):
 
 def in_order(x: "cuda.GpuArray", axis: tuple[int, ...]) -> Any:
     """Returns a view of ``x`` whose axes are in memory order, the indices of the axes in this view,
-    and a function that restores the original order of axes.
+    and the argument of ``transpose`` that restores the order of axes (None if it is the same).
 
     Example:
         >>> in_order(x, (0, 2, 3))  # doctest: +SKIP

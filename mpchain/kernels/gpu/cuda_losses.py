@@ -20,7 +20,7 @@ from mpchain.kernels.gpu.cuda_wide import BLOCKS, HEADER, THREADS, TYPES, WIDTH
 from mpchain.typing import Array
 
 _GRADIENT = "(exp((W)x - top) / total - (W)is_label) * (weight * scale * (W)g)"
-# A thread takes the elements of 128 bits, of which a new row may begin at any. It divides once.
+# A thread takes the elements of 128 bits; a new row may begin at any of them. It divides once.
 _WIDE_GRADIENT = """{header}
 typedef {wide} W;
 extern "C" __global__ void mpchain_cross_entropy_gradient_wide(

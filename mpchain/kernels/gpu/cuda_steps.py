@@ -297,7 +297,8 @@ def _kernels(function, names, lists, more):
 
 
 def find_not_finite(named: Sequence[tuple[str, Array]]) -> tuple[list[str], Array]:
-    """Finds arrays with elements that are not finite, with one kernel for each dtype.
+    """Finds arrays with elements that are not finite, with one kernel for each dtype unless there
+    are too many arrays for its arguments.
 
     Args:
         named: names and arrays on the current GPU, of dtype float16, float32 or float64.

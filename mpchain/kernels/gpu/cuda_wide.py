@@ -62,8 +62,9 @@ def is_aligned(x: "cuda.GpuArray") -> bool:
 
 
 def contiguous_view(x: Array) -> Any:
-    """Returns a C-contiguous view of a CuPy array in memory order, and a function that restores the
-    original order of axes; None for arrays that are neither in C order nor channels last.
+    """Returns a C-contiguous view of a CuPy array in memory order, and the argument of
+    ``transpose`` that restores the original order of axes (None if it is the same); None for arrays
+    that are neither in C order nor channels last.
 
     Example:
         >>> contiguous_view(x)[0].flags.c_contiguous  # doctest: +SKIP
@@ -153,8 +154,7 @@ class WideKernel:
         return cuda.elementwise(*declared, self._operation, self._name, **options)
 
     def _views(self, arrays):
-        """Returns views in memory order, and the functions that restore the original order of axes;
-        None for unsupported arrays.
+        """Returns what :func:`contiguous_view` returns for each array; None for unsupported arrays.
 
         If an array has channels last, all other arrays are copied to this layout.
         """

@@ -96,8 +96,8 @@ def _kernel(name, ins, outs, write, n, *args, is_last=False):
 
 
 def _run(kernel, window, arguments, shape, *dtypes):
-    """Returns new arrays of a shape, written by a kernel, or by a function of ``is_last`` that
-    returns the kernel for arrays whose channels are last in memory, if they are."""
+    """Returns new arrays of a shape, written by a kernel. ``kernel`` may also be a function of
+    ``is_last`` that returns the kernel; ``is_last`` is True if an array has channels last."""
     xp = cuda.get_array_module(arguments[0])
     by_axis = zip(*window[:4], window.in_size, window.out_size, strict=True)
     sizes = [size for axis in by_axis for size in axis]

@@ -82,7 +82,8 @@ class Request(NamedTuple):
     further arguments.
 
     Attributes:
-        add: a function of graph, tensors and arguments, which returns the tensors of the results.
+        add: a function of library, graph, tensors and arguments, which returns the tensors of the
+            results.
         reads: the arrays that are read.
         writes: the arrays that are written.
         arguments: further arguments.

@@ -125,8 +125,8 @@ def attention_request(
         reads = *reads, *others
         return Request(_add_attention, reads, tuple(writes), (options,), n_scalars)
     writes = tuple(Tensor(x.shape, _strides(x.shape), dtype) for x in (q, k, v))
-    # The logarithms of the sums are in single precision; they take less memory than the weights
-    # that other kernels keep.
+    # The workspace holds sums in single precision. It may also take as much memory as the weights,
+    # because other kernels keep the weights.
     n_extra = 4 * (q.n_bytes + k.n_bytes + v.n_bytes) + 4 * math.prod(of_weights)
     reads = *reads, log_sums, *others
     return Request(_add_gradient, reads, writes, (options,), n_scalars, n_extra)
@@ -183,7 +183,7 @@ class _Call(NamedTuple):
         if any(x.ndim != 4 or x.shape[:2] != shape[:2] for x in self.arrays):
             return "not arrays of four axes with equal first two axes"
         if shape[2] == 1:
-            reason = "one query, for which the weights are few, and the keys of another length"
+            reason = "one query: its weights are few, and the keys have another length"
             return f"{reason} each time"
         query, key = self.arrays[1:3] if self.of_gradient else self.arrays[:2]
         of_scores = (*query.shape[:3], key.shape[2])
