@@ -1,6 +1,8 @@
 """Tests the faults that the double finds in CUDA texts, by random orders of threads and records of
 every access."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -149,6 +151,21 @@ def test_sums_in_parts_are_those_of_all(name, dtype, set_reductions):
             np.testing.assert_allclose(a, b, tolerance, tolerance)
         for a, b in zip(arrays, found[0], strict=True):
             np.testing.assert_allclose(a, b, tolerance, tolerance * np.abs(b).max())
+
+
+def test_kernels_are_compiled_for_the_threads_that_run_them(double):
+    """A bound of 1,024 threads would leave each thread only 64 registers."""
+    double.reset()
+    cuda_reductions.sum_columns(_send(np.ones((300, 64), "f")), 0, False)
+    F.layer_normalization(*map(_send, (np.ones((30, 64), "f"), np.ones(64, "f"), np.ones(64, "f"))))
+    bounds = {
+        name: re.search(r"__launch_bounds__\((\d+)", text)[1]
+        for (name, _), text in double.kernels.items()
+        if "__launch_bounds__" in text
+    }
+    columns = {bound for name, bound in bounds.items() if "column" in name}
+    rows = {bound for name, bound in bounds.items() if "column" not in name}
+    assert columns == {"1024"} and rows == {"256"}
 
 
 def test_which_sums_are_computed_in_parts(double, set_reductions):

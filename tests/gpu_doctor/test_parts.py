@@ -47,6 +47,19 @@ def test_outcomes():
 
 
 @pytest.mark.gpu
+def test_nccl_is_tried_in_a_graph_too(capsys):
+    double = getattr(cuda.cupy, "double", None)
+    if double is None:
+        pytest.skip("needs the double of CuPy, which counts: --gpu=double")
+    double.reset()
+    parts.main(["nccl"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()][1::2]
+    n_found = sum(row.get("found") == "sums, also in a graph" for row in rows)
+    n_graphs = sum(n for (name, _), n in double.launches.items() if name == "graph")
+    assert n_graphs == n_found > 0
+
+
+@pytest.mark.gpu
 def test_a_lost_gpu_ends_the_process(monkeypatch, capsys):
     def part():
         yield "first", lambda: {"ok": False, "error": "illegal address"}
