@@ -71,6 +71,20 @@ def test_the_same_values_as_numpy(name, dtype, at_once):
     np.testing.assert_array_equal(y, expected)
 
 
+@pytest.mark.parametrize("size", [0, 1, 5, 15, 16, 40, 100])
+def test_results_that_begin_anywhere_in_memory(size, at_once):
+    with thresholds.using(loop=0):
+        loop, _ = loop_of(FORMULAS["choices"][0])
+        for begin in range(17):
+            x, y, out = (np.resize(v, 200) for v in (*arrays(2, np.float32), np.zeros(1, "f")))
+            part = slice(begin, begin + size)
+            with np.errstate(all="ignore"):
+                out[part] = FORMULAS["choices"][0](x[part], y[part])
+            result = np.zeros(200, np.float32)
+            loop.compute(x[part], y[part], out=result[part])
+            np.testing.assert_array_equal(result, out)
+
+
 @pytest.mark.parametrize(
     "formula",
     [

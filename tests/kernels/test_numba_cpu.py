@@ -14,7 +14,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
-from mpchain.kernels.cpu import loop_cache, numba_cpu
+from mpchain.kernels.cpu import loop_cache, numba_cpu, wide_vectors
 from mpchain.kernels.cpu.numba_cpu import add_rows, compile_loop, compile_written_loop
 
 pytestmark = pytest.mark.slow
@@ -243,6 +243,22 @@ def test_other_options_are_not_the_cached_loop(tmp_path, cache_in):
         for options, expected in (({}, 0), ({"fastmath": {"reassoc", "nsz"}}, 1)):
             compile_written_loop("example", text, **options)(np.ones(64), y)
             np.testing.assert_array_equal(y, expected)
+
+
+def test_wide_vectors_are_not_the_cached_loop(tmp_path, cache_in):
+    cache_in(tmp_path)
+
+    def square(x):
+        for i in range(x.size):
+            x[i] *= x[i]
+
+    for is_wide in (False, True):
+        x, loop = np.arange(100, dtype=np.float32), compile_loop(square, is_wide)
+        loop(x)
+        np.testing.assert_array_equal(x, np.arange(100) ** 2)
+        (assembly,) = loop.inspect_asm().values()  # loops from the cache have none
+        if wide_vectors.pipeline() is not None:
+            assert ("zmm" in assembly) == is_wide
 
 
 def test_files_of_others_are_passed_over(loop, tmp_path):

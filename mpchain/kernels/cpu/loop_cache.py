@@ -74,7 +74,7 @@ def _has_own_group(folder):
         return False
 
 
-def cache(compiled: Any) -> None:
+def cache(compiled: Any, is_wide: bool = False) -> None:
     """Enables the cache on disk for a function that ``numba.njit`` has made.
 
     Each file ends with its checksum. Files that are damaged, or that belong to another user, are
@@ -82,11 +82,12 @@ def cache(compiled: Any) -> None:
 
     Args:
         compiled: the function, without a cache.
+        is_wide: whether it is compiled with wide vectors, which numba's key does not contain.
 
     Raises:
         RuntimeError: no safe folder for the cache can be written.
     """
-    compiled._cache = _cache_class()(compiled.py_func)
+    compiled._cache = _cache_class()(compiled.py_func, is_wide)
 
 
 def remove(compiled: object) -> None:
@@ -135,10 +136,14 @@ def _cache_class():
     class Cache(caching.FunctionCache):
         _impl_class = Implementation
 
-        def __init__(self, function):
+        def __init__(self, function, is_wide):
             super().__init__(function)
+            self._is_wide = is_wide
             names = self._cache_path, self._impl.filename_base
             self._cache_file = File(*names, self._impl.locator.get_source_stamp())
+
+        def _index_key(self, sig, codegen):
+            return *super()._index_key(sig, codegen), self._is_wide
 
     return Cache
 
@@ -197,4 +202,5 @@ def _patience():
 
 
 def _is_ours(event):
-    return event.data["dispatcher"].py_func.__module__.startswith("mpchain.")
+    # A function that a program made by exec may have no module.
+    return (event.data["dispatcher"].py_func.__module__ or "").startswith("mpchain.")

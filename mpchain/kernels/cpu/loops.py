@@ -57,11 +57,26 @@ class _Text(NamedTuple):
     lines: Sequence[str]
     result: str
 
-    def of_all(self) -> str:
-        """Returns the text of a loop over all elements of arrays of the same shape."""
+    def of_all(self, is_aligned: bool) -> str:
+        """Returns the text of a loop over all elements of arrays of the same shape.
+
+        With ``is_aligned``, the first few elements are computed apart from the others, so that
+        vectors of 64 bytes are written at multiples of 64 bytes; NumPy aligns arrays to 16 bytes.
+        """
         text = [f"def run(numbers, y_, {', '.join(self.arrays)}):", *self.before]
-        lines = [*(f"x_{x} = {x}[i]" for x in self.arrays), *self.lines, f"y_[i] = {self.result}"]
-        return "\n    ".join([*text, "for i in range(y_.size):", *("    " + s for s in lines)])
+        if not is_aligned:
+            return "\n    ".join([*text, *self._over("y_", self.arrays)])
+        text.append("n_ = min((-y_.ctypes.data & 63) // y_.itemsize, y_.size)")
+        text += ["begin_, end_ = 0, n_", "for _ in range(2):"]
+        parts = ["of_y_ = y_[begin_:end_]", *(f"of_{x} = {x}[begin_:end_]" for x in self.arrays)]
+        parts += [*self._over("of_y_", [f"of_{x}" for x in self.arrays])]
+        parts += ["begin_, end_ = n_, y_.size"]
+        return "\n    ".join([*text, *("    " + s for s in parts)])
+
+    def _over(self, y, arrays):
+        lines = [f"x_{x} = {part}[i]" for x, part in zip(self.arrays, arrays)]
+        lines += [*self.lines, f"{y}[i] = {self.result}"]
+        return [f"for i in range({y}.size):", *("    " + s for s in lines)]
 
     def of_rows(self, moves: Sequence[bool]) -> str:
         """Returns the text of a loop over rows. An array whose entry in ``moves`` is False has one
@@ -335,7 +350,8 @@ class Loop:
             return None
         numbers = None if self._has_constants else np.array(self._numbers(), dtype)
         groups = _groups(_in_order(shape, is_last), [moves for moves, _ in ways])
-        takes, sizes, n_rows, text = [take for _, take in ways], None, 1, self._text.of_all()
+        takes, sizes, n_rows = [take for _, take in ways], None, 1
+        text = self._text.of_all(is_aligned=not self._is_special)
         pays = math.prod(shape) >= self.least
         if len(groups) > 1 or not all(groups[0][1]):
             if len(groups) == 1:  # threads need at least two groups, because they divide the rows
@@ -540,7 +556,8 @@ def _special(step):
 
 @functools.cache
 def _compiled(text):
-    return compile_written_loop("a loop", text)
+    # Rows are too short to be aligned, and unaligned vectors of 512 bits are slower.
+    return compile_written_loop("a loop", text, is_wide="of_y_" in text)
 
 
 @functools.cache
@@ -548,4 +565,4 @@ def _compiled_special(text, dtype):
     head, _, rest = text.partition("\n")
     text = f"{head}\n    # {special_loops.fingerprint(dtype)}\n{rest}"
     known = special_loops.functions(dtype, load_numba().njit)
-    return compile_written_loop("a loop", text, known, fastmath={"contract"})
+    return compile_written_loop("a loop", text, known, is_wide=True, fastmath={"contract"})

@@ -176,7 +176,7 @@ def _compiled(name, dtype):
     head, _, rest = text.partition("\n")
     text = f"{head}\n    # {special_loops.fingerprint(dtype)}\n{rest}\n"
     known = special_loops.functions(dtype, load_numba().njit)
-    return compile_written_loop("a step of cells", text, known, fastmath={"contract"})
+    return compile_written_loop("a step of cells", text, known, is_wide=True, fastmath={"contract"})
 
 
 def compiled_step(

@@ -20,7 +20,7 @@ import numpy as np
 from mpchain.configuration import config
 from mpchain.formulas.text import compile_text
 from mpchain.kernels import reference, thresholds
-from mpchain.kernels.cpu import loop_cache
+from mpchain.kernels.cpu import loop_cache, wide_vectors
 from mpchain.kernels.cpu.channels_last import (
     TO_LAST,
     as_last,
@@ -67,7 +67,7 @@ def why_not_compiled() -> str | None:
     )
 
 
-def compile_loop(function: Callable, **options: Any) -> Callable:
+def compile_loop(function: Callable, is_wide: bool = False, **options: Any) -> Callable:
     """Compiles a function with numba and caches the result on disk, if possible.
 
     Every process compiles the loops anew if no folder can be written (as in read-only containers),
@@ -75,6 +75,7 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
 
     Args:
         function: the function, which writes into its arguments and returns None.
+        is_wide: whether the loop mostly computes, so that vectors of 512 bits are faster.
         options: options of ``numba.njit``.
 
     Returns:
@@ -91,10 +92,12 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
         array([2., 2.])
     """
     options |= {"nogil": True, "error_model": "numpy"}
+    if is_wide and (pipeline := wide_vectors.pipeline()) is not None:
+        options["pipeline_class"] = pipeline
     compiled = load_numba().njit(**options)(function)
     # RuntimeError means that there is no folder for the cache
     with contextlib.suppress(RuntimeError):
-        loop_cache.cache(compiled)
+        loop_cache.cache(compiled, is_wide)
     compile_for = compiled._compile_for_args
 
     def compile_or_adapt(*args):
@@ -137,7 +140,7 @@ def compile_written_loop(
         text: a ``def`` statement, which may use ``np``.
         known: other objects that the text may use, by name. A different object needs a different
             text, because caches are keyed by the text.
-        options: options of ``numba.njit``.
+        options: options of :func:`compile_loop`.
 
     Example:
         >>> text = "def double(x):\\n    for i in range(x.size):\\n        x[i] *= 2"

@@ -102,7 +102,7 @@ def _compiled(name, dtype):
     # The options allow numba to reorder sums. The exponential and the differences are compiled
     # separately: if products and differences were contracted, the difference of the largest scaled
     # number and itself would not be zero.
-    return compile_written_loop(name, text, known, fastmath={"reassoc", "nsz"})
+    return compile_written_loop(name, text, known, is_wide=True, fastmath={"reassoc", "nsz"})
 
 
 def _subtract_both(x, a, b):
