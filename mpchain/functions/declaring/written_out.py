@@ -266,29 +266,34 @@ def _conversion(x):
 def _targets(declaration):
     """Returns the lines of text that record which inputs need gradients, and keep the values for
     derivatives."""
-    names = declaration.array_names
-    everything = tuple(range(len(names)))
-    kept = declaration.kept_names(everything)
-    arrays = [f"_in_{x}" if x in kept else "None" for x in names]
-    aux = "_aux" if declaration.has_aux else "None"
-    output = "_array" if "output" in kept else "None"
-    keep = [f"_node._kept = ({_join(arrays)}{aux}, {output})"]
-    constants = _join(declaration.constant_names)
+    names, constants = declaration.array_names, _join(declaration.constant_names)
     first = [f"_node.constants = ({constants})"] if constants else []
     if len(names) == 1:
-        return first + keep
-    data = _join(f"_in_{x}" for x in names)
-    required = _join(f"{x}._requires_grad" for x in names)
+        return [*first, _kept(declaration, False)]
+    required = [f"{x}._requires_grad" for x in names]
     return [
         *first,
-        f"if {' and '.join(f'{x}._requires_grad' for x in names)}:",
-        *("    " + line for line in keep),
+        f"if {' and '.join(required)}:",
+        f"    {_kept(declaration, False)}",
         "else:",
-        "    _node._aux = _aux" if declaration.has_aux else "    pass",
-        f"    _some = tuple([i for i, r in enumerate(({required})) if r])",
-        "    _node.differentiable_inputs = _some",
-        f"    _node.keep(({data}), _some, (_array,))",
+        f"    _pairs = enumerate(({_join(required)}))",
+        "    _node.differentiable_inputs = tuple([i for i, r in _pairs if r])",
+        f"    {_kept(declaration, True)}",
     ]
+
+
+def _kept(declaration, some):
+    """Returns the text that keeps the values that derivatives need; with ``some``, only some inputs
+    need gradients."""
+    names = declaration.array_names
+    values = []
+    for name, value in [*zip(names, (f"_in_{x}" for x in names)), ("output", "_array")]:
+        by = [x for i, x in enumerate(names) if name in declaration.kept_names((i,))]
+        if some and 0 < len(by) < len(names):
+            value += f" if {' or '.join(f'{x}._requires_grad' for x in by)} else None"
+        values.append(value if by else "None")
+    values.insert(-1, "_aux" if declaration.has_aux else "None")
+    return f"_node._kept = ({_join(values)})"
 
 
 def pull_arrays(declaration: object, pull_any: Callable, fit: Callable) -> Callable:
