@@ -6,8 +6,8 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
-from mpchain.backends.dtypes import is_floating, widened
-from mpchain.functions.array import reshape, transpose
+from mpchain.backends.dtypes import is_bfloat16, is_floating, widened
+from mpchain.functions.array import reshape, summed, transpose
 from mpchain.functions.contraction import einsum
 from mpchain.functions.declaring.declaration import (
     differentiable,
@@ -38,6 +38,8 @@ def _linear_weights_derivative(g, x):
 
 
 def _linear_bias_derivative(g):
+    if g.__class__ is np.ndarray and not is_bfloat16(g.dtype):
+        return summed(g, 0, False)
     return sum_over.on(g if isinstance(g, Variable) else widened(g), 0)
 
 

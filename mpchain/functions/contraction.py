@@ -19,9 +19,17 @@ from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_variable
 
 
+def _transposed(x):
+    return x.swapaxes(-1, -2) if x.__class__ is np.ndarray else np.swapaxes(x, -1, -2)
+
+
+def _summed_to(x, shape):
+    return x if x.shape == shape else sum_to.on(x, shape)
+
+
 @differentiable(
-    lambda g, b, a_shape: sum_to.on(_matrix_product.on(g, np.swapaxes(b, -1, -2)), a_shape),
-    lambda g, a, b_shape: sum_to.on(_matrix_product.on(np.swapaxes(a, -1, -2), g), b_shape),
+    lambda g, b, a_shape: _summed_to(_matrix_product.on(g, _transposed(b)), a_shape),
+    lambda g, a, b_shape: _summed_to(_matrix_product.on(_transposed(a), g), b_shape),
 )
 def _matrix_product(a, b):
     return kernels.product(a, b)

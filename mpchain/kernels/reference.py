@@ -38,14 +38,18 @@ def linear(x: Array, W: Array, b: Array | None) -> Array:
     """
     if is_gpu_array(x):
         y = product(x, W.T)
+    elif x.dtype.char in "fd" and W.dtype.char in "fd":
+        y = x.dot(W.T)
     elif is_bfloat16(x.dtype):
         return linear(*map(widened, (x, W, b))).astype(x.dtype)
     else:
         wide_x, wide_W = _wide(x, W)
         y = wide_x.dot(wide_W.T)
-    if b is not None:
-        y = y + b if b.dtype.itemsize > y.dtype.itemsize else _add_in_place(y, b)
-    return y.astype(x.dtype, copy=False) if x.dtype == np.float16 else y
+    if b is not None and b.dtype.itemsize > y.dtype.itemsize:
+        y = y + b
+    elif b is not None:
+        y += b
+    return y.astype(x.dtype, copy=False) if x.dtype.char == "e" else y
 
 
 def _are_factors(a, b, out=None):

@@ -35,13 +35,13 @@ def fits_plainly(x: object, W: object, b: object) -> bool:
         >>> fits_plainly(np.ones((5, 3)), np.ones((2, 3)), Variable(np.ones(2)))
         True
     """
-    x, W, b = [getattr(value, "_array", value) for value in (x, W, b)]
+    x, W, b = getattr(x, "_array", x), getattr(W, "_array", W), getattr(b, "_array", b)
     if type(x) is not np.ndarray or type(W) is not np.ndarray:
         return False
     dtype, shape = x.dtype, W.shape
     if x.ndim != 2 or len(shape) != 2 or x.shape[1] != shape[1]:
         return False
-    if W.dtype != dtype or not is_floating(dtype):
+    if W.dtype != dtype or not (dtype.char in "fd" or is_floating(dtype)):
         return False
     return b is None or (type(b) is np.ndarray and b.dtype == dtype and b.shape == shape[:1])
 
