@@ -229,7 +229,7 @@ class Recording(Observer):
     """Base of recorders, which record the operations of a training step so that the step can be
     repeated.
 
-    A thread has at most one active recording. By default, each method does what the step would do
+    A thread has at most one active recording. By default, most methods do what the step would do
     without a recording.
     """
 

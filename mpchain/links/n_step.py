@@ -197,7 +197,7 @@ class NStepLSTM(_NStepWithMemory):
 
     The children ``0``, ``1``, ... are the layers (if bidirectional, two children for each layer,
     the forward direction first). Each child has the parameters of the function: ``w0``, ``w1``, ...
-    (out_size, in_size or out_size) and ``b0``, ``b1``, ... (out_size,).
+    (out_size, size of the layer's input or state) and ``b0``, ``b1``, ... (out_size,).
     """
 
     n_weights = 8

@@ -314,7 +314,7 @@ class DecorrelatedBatchNormalization(Link):
 
 
 class _SampleNormalization(Link):
-    """Base of links that normalize each sample, with the parameters scale and shift."""
+    """Base of links that normalize each sample, with a scale and, except for one link, a shift."""
 
     _dtype = None
 

@@ -343,7 +343,7 @@ def test_parameters_that_were_placed_by_hand(cache, publish):
 def test_without_network_the_place_is_told(cache, publish):
     publish()
     place = rf"place net.caffemodel \(see https://page\) as {cache}/net.caffemodel, or give the"
-    with pytest.raises(OSError, match=f"could not be fetched: .* Without a network, {place}"):
+    with pytest.raises(OSError, match=f"could not be fetched: .* If you are offline, {place}"):
         Small(pretrained_model="auto")
     publish(None)
     with pytest.raises(OSError, match=f"these parameters cannot be downloaded: {place}"):

@@ -54,7 +54,8 @@ def load_parameters(model: Chain, source: str) -> None:
 
     Raises:
         OSError: the published parameters are not in the cache and cannot be downloaded.
-        SerializationError: the file does not match the network.
+        ValueError: the file does not match the network (SerializationError unless the file is a
+            .caffemodel file).
     """
     if source == "auto":
         _load_published(model)
@@ -114,7 +115,7 @@ def _downloaded(published, path_caffemodel):
     try:
         path = cached_download(published.url)
     except OSError as error:
-        raise OSError(f"pretrained_model='auto': {error}. Without a network, {place}") from error
+        raise OSError(f"pretrained_model='auto': {error}. If you are offline, {place}") from error
     if published.sha1 is not None:
         with open(path, "rb") as file:
             found = hashlib.file_digest(file, "sha1").hexdigest()
