@@ -42,9 +42,10 @@ class Mixed16:
       results, would be computed in the wider dtype. A float64 array, NumPy's default, is therefore
       refused with float32 parameters, and a float32 array with float16 parameters: cast it with
       ``x.astype(np.float32)`` or ``functions.cast(x, "float32")``.
-    - Functions of several equivalent inputs, such as ``x + y``, matmul, concat and where, promote
-      as NumPy does: float16 and float32 give float32. Gates and memory of an LSTM must have the
-      same dtype.
+    - Functions of several equivalent inputs, such as ``x + y`` of Variables, matmul, concat and
+      where, promote as NumPy does: float16 and float32 give float32. But the operators ``+``,
+      ``-``, ``*``, ``/`` and ``**`` cast a plain array to the dtype of a floating-point Variable.
+      Gates and memory of an LSTM must have the same dtype.
     - Gradients have the dtype of their variables.
 
     Example:
@@ -72,11 +73,12 @@ class MixedBfloat16(Mixed16):
 
     All rules of :class:`Mixed16` hold, with bfloat16 instead of float16. The dtype has the range of
     float32, so no loss scale is needed, but only 8 significant bits, so ``use_fp32_update()`` is
-    needed: without it, steps smaller than 1/256 of a parameter are lost.
+    needed: without it, steps smaller than 1/512 of a parameter are lost.
 
-    Functions compute in float32 and round their results. They combine bfloat16 with float16 or
-    integers as NumPy combines float32 with float16 or integers. The library ml_dtypes gives NumPy
-    the dtype; a program that imports it can write ``x.astype("bfloat16")``.
+    Functions compute in float32 and round their results. They promote bfloat16 and float16 to
+    float32, bfloat16 and integers of 32 or more bits to float64, and bfloat16 and smaller integers
+    to bfloat16. The library ml_dtypes gives NumPy the dtype; a program that imports it can write
+    ``x.astype("bfloat16")``.
 
     Example:
         >>> with mpchain.using_config("dtype", mpchain.mixed_bf16):

@@ -16,7 +16,8 @@ class TabularDataset(DatasetMixin):
     :attr:`mode` and :meth:`get_examples`.
 
     Methods such as :meth:`join` and :attr:`slice` return views. A view reads no data before an
-    example is requested, and then only the rows and columns that the example needs.
+    example is requested, and then only the rows and columns that the example needs; but a slice of
+    the result of :meth:`transform` reads the first example to find its :attr:`mode`.
 
     Example:
         >>> from mpchain.dataset import tabular

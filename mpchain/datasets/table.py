@@ -24,9 +24,9 @@ class TableDataset(DatasetMixin):
     number, or the number of its category, an int32 array of shape (), if it is a category.
     Without a target, an example is ``x``.
 
-    A column is a column of numbers if all its values are numbers; otherwise it is a column of
-    categories, which are sorted. Pass the types of the training data for other files, so that their
-    features are the same.
+    A column is a column of numbers if all its values, except missing ones, are numbers; otherwise
+    it is a column of categories, which are sorted. Pass the types of the training data for other
+    files, so that their features are the same.
 
     Args:
         table: path of a CSV file, whose first line has the names of the columns; or a mapping of

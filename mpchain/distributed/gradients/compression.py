@@ -53,8 +53,8 @@ def float16(comm: Communicator, bucket: Bucket) -> Any:
     """Sends gradients in half precision between hosts, and sums them in their own precision; NCCL
     also sums in half precision.
 
-    Magnitudes below 6e-8 become zero, and magnitudes above 65504 become infinite, so scale the
-    loss.
+    Magnitudes below 3e-8 become zero, and magnitudes of 65520 or more become infinite, so scale
+    the loss.
 
     Example:
         >>> from mpchain.distributed.gradients import compression

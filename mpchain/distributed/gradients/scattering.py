@@ -167,8 +167,8 @@ class ScatteredBucket(Bucket):
         return pieces
 
     def piece_and_use(self) -> tuple[Array, Callable[[Array], None]]:
-        """Returns the pair of arguments of :meth:`Gathering.gather` that makes the gradients
-        whole."""
+        """Returns a pair for :meth:`Gathering.gather`: this rank's slice, and the function that
+        sets the whole gradients."""
         return self._request.result, self._set_whole
 
     def _set_whole(self, values):
