@@ -381,8 +381,8 @@ class SampleGenerator:
         return xp.moveaxis(words, 0, place.axis)
 
     def row_seeds(self, shape: tuple[int, ...], shared: bool = False) -> tuple[np.ndarray, int]:
-        """Returns the axis of the rows of an array, and a seed of 4 words for each row, for draws
-        that take a varying number of words."""
+        """Returns a seed of 4 words for each row of an array, for draws that take a varying number
+        of words, and the axis of the rows."""
         place = self._place(shape, shared)
         return self._words(np, place, 4 * shape[place.axis]).reshape(-1, 4), place.axis
 

@@ -54,7 +54,7 @@ class SimplifiedDropconnect(Linear):
     Args:
         in_size: number of input features; None infers it from the first input.
         out_size: number of output features.
-        ratio: probability of zeroing a weight in training.
+        ratio: probability of zeroing a weight, unless a call has ``train=False``.
         nobias, initialW, initial_bias: see :class:`Linear`.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Arguments for every operation of :mod:`mpchain.kernels`, for the tests and the GPU doctor."""
+"""Arguments for operations of :mod:`mpchain.kernels`, for the tests and the GPU doctor."""
 
 from collections.abc import Callable
 
