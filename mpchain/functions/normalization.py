@@ -573,7 +573,7 @@ def _local_response_normalization(x, n, k, alpha, beta):
 def local_response_normalization(
     x: Input, n: int = 5, k: float = 2, alpha: float = 1e-4, beta: float = 0.75
 ) -> Variable:
-    """Local response normalization: divides by the squares of neighboring channels.
+    """Local response normalization: divides by a power of the sum of squares of nearby channels.
 
     y[i] = x[i] / (k + alpha sum over j of x[j] ** 2) ** beta, where j runs over the channels from
     i - n // 2 to i + n // 2.

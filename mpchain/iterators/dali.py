@@ -13,8 +13,7 @@ from mpchain.serializer import AbstractSerializer
 class DaliIterator(Iterator):
     """Yields the batches that a DALI pipeline reads and prepares, on the CPU or on a GPU.
 
-    The iterator is experimental: it was tested only with a double of DALI, because DALI needs a
-    GPU.
+    The iterator is experimental: it was tested only with a double of DALI, not on a GPU.
 
     An example is the tuple of its arrays in the pipeline's outputs: NumPy arrays for outputs on the
     CPU, CuPy arrays for outputs on a GPU. The pipeline chooses the order (``random_shuffle`` of its

@@ -220,7 +220,8 @@ def _free(segment):
 
 
 def _read(pipe, dataset, seed, max_tasks):
-    """Answers requests until the pipe is closed; the process runs this function."""
+    """Answers at most ``max_tasks`` requests, until the pipe is closed; the process runs this
+    function."""
     np.random.seed(seed)
     random.seed(np.random.bytes(8))
     dataset = dataset.load()

@@ -172,9 +172,9 @@ class SerialIterator(Iterator):
         what = next(filter(None, (_fault(order, n) for order in orders)), None)
         position = self.current_position
         if what is None and not 0 <= position <= len(self._order):
-            what = f"current_position is {position} in an order of {len(self._order)}"
+            what = f"current_position must be from 0 to {len(self._order)}, not {position}"
         if what is None and not 0 <= self.epoch < 2**53:
-            what = f"epoch is {self.epoch}"
+            what = f"epoch must be at least 0 and below 2**53, not {self.epoch}"
         if what is not None:
             raise SerializationError(f"{type(self).__name__}: the saved {what}")
 
@@ -193,7 +193,7 @@ def _fault(order, n):
     """Returns a text of what is wrong in a restored order of n examples; None if it is valid."""
     order = np.asarray(order)
     if order.ndim != 1 or order.dtype.kind not in "iu" or (order.size == 0 and n > 0):
-        return f"order has dtype {order.dtype} and shape {order.shape}"
+        return f"order must be a vector of integers, not {order.dtype} of shape {order.shape}"
     if order.size > 0 and not (order.min() >= 0 and order.max() < n):
         return f"order has indices from {order.min()} to {order.max()} of {n} examples"
     return None

@@ -2,10 +2,10 @@
 
 An operation has one reference kernel, which runs anywhere, and may have other kernels: from a
 vendor's library, or our own kernels for particular sizes. The first kernel that accepts the
-arguments runs, in this order: libraries named in ``config.kernels``, vendors' libraries, our own
-kernels (compiled kernels first), the reference. With ``config.autotune``, the kernels that accept
-NumPy arrays are timed once for each kind of arguments, and the fastest kernel runs; results can
-then differ in rounding from run to run.
+arguments runs, in this order: libraries named in ``config.kernels``, kernels that use vendors'
+libraries, our own kernels (compiled kernels first), the reference. With ``config.autotune``, the
+kernels that accept NumPy arrays are timed once for each kind of arguments, and the fastest kernel
+runs; results can then differ in rounding from run to run.
 
 Example:
     >>> x, W = np.ones((2, 3)), np.ones((4, 3))

@@ -306,7 +306,8 @@ def _square_sum(array):
     return square_sum(flat)
 
 
-_open = {}  # the names of scalars that the text of a step leaves open, by step and arrays
+# This maps a step, its number of arrays and its scalars to the scalars that its text leaves open.
+_open = {}
 
 
 def _text_and_constants(step, n_written, scalars):

@@ -227,8 +227,8 @@ product, product_by_rows = 1 << 21, 1 << 20
 faster."""
 
 thin_rows, thin_weights = range(2, 65), 1 << 18
-"""The number of rows of one matrix, and the number of elements of the other, of thin products that
-oneDNN computes faster."""
+"""The numbers of rows or columns of one matrix, and the least number of elements of the other, of
+thin products that oneDNN computes faster."""
 
 sgemm_rows, primitive_columns = 12, 8
 """dnnl_sgemm computes x W^T if x has at most ``sgemm_rows`` rows, or the product has fewer columns
