@@ -124,7 +124,7 @@ NAMES = {
         "state_dict": "mpchain.serializers.save_npz(file, model)",
         "load_state_dict": "mpchain.serializers.load_npz(file, model)",
         "train": f"mpchain.config.train, which is True except within {_EVALUATION}",
-        "eval": f"{_EVALUATION} around what evaluates",
+        "eval": f"{_EVALUATION} around the evaluation",
         "to": "model." + _DEVICE,
         "cuda": "model." + _DEVICE,
         "cpu": "model.to_cpu()",

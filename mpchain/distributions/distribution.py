@@ -249,7 +249,7 @@ class Parametric(Distribution):
         fits = n >= 0 and x.shape[n:] == event_shape and _broadcasts(x.shape[:n], self.batch_shape)
         if not fits:
             shape = (*self.batch_shape, *event_shape)
-            tail = f", of which the last {len(event_shape)} are the event's" if event_shape else ""
+            tail = f" (axes of the event: {len(event_shape)})" if event_shape else ""
             rule = f"x must broadcast with the shape {shape}{tail}"
             fail(f"{self._name}.{method}", rule, x=x)
         return x

@@ -215,7 +215,7 @@ def elu(x: Input, alpha: float = 1.0) -> Output:
 
     Args:
         x: Variable or array of any shape, floating point.
-        alpha: the negative limit of the result as x approaches minus infinity.
+        alpha: a factor; the result approaches -alpha as x approaches minus infinity.
 
     Returns:
         Variable of the shape and dtype of ``x``.

@@ -262,7 +262,7 @@ def note_plain(mean: "Variable", x: Input) -> "Variable":
 
 def noted(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: declares that the result of a function is a mean over the count that the function
-    gets from :func:`denominator`.
+    passes to :func:`denominator`.
 
     Example:
         >>> @noted

@@ -182,8 +182,8 @@ _TYPE_ERRORS = [
     ),
     (
         lambda: D.MultivariateNormal(np.zeros(2), scale_tril=_E).log_prob(np.zeros(1)),
-        r"MultivariateNormal.log_prob: x must broadcast with the shape \(2,\), of which the last 1 "
-        "are the event's: x: ",
+        r"MultivariateNormal.log_prob: x must broadcast with the shape \(2,\) \(axes of the event: "
+        r"1\): x: ",
     ),
     (
         lambda: D.Normal(np.zeros(2), 1.0).cdf(np.zeros(3)),

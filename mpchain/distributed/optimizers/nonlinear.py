@@ -115,7 +115,8 @@ def why_not_averaged(graph: SampleGraph, in_shards: bool = False) -> str | None:
 
 
 def find_cause(graph: SampleGraph, in_shards: bool = False) -> tuple[Any, str]:
-    """Returns the reason why the mean of several ranks' losses is not the mean over their samples.
+    """Finds the function because of which the mean of several ranks' losses is not the mean over
+    their samples.
 
     A function that occurs at least as often as there are samples may be called once for each
     sample, and is ignored. Functions are also ignored if their values depend only on parameters, or

@@ -51,9 +51,9 @@ class Observations:
         return collecting(values)
 
     def sums(self, *, by_part: bool = False) -> list[dict[str, tuple[Any, float]]]:
-        """Returns a dict from name to (sum of values times weights, sum of weights): one dict for
-        each part, or one dict for all parts. Weights are numbers of samples, unless they were
-        reported."""
+        """Returns dicts from name to (sum of values times weights, sum of weights): one dict for
+        each part if ``by_part``, otherwise one dict for all parts. Weights are numbers of samples,
+        unless they were reported."""
         sums = [{} for _ in self._kept] if by_part else [{}] * len(self._kept)
         for of_part, (n, values) in zip(sums, self._kept):
             for name, number, weight in weighted_numbers(values, n):

@@ -12,7 +12,7 @@ REDUCTIONS = frozenset("sum mean max min prod logsumexp".split())
 
 
 class State(enum.Enum):
-    """How a node depends on the samples, if the position of an axis of samples does not say it.
+    """How a node depends on the samples, if an axis does not describe the dependence.
 
     Example:
         >>> State.SUMS.value

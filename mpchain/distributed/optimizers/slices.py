@@ -73,7 +73,8 @@ class Row:
         return rule is not None and rule.slice is not None and rule.slice.row is self
 
     def parts(self, grads: Mapping[str, Array | None], ranks: object) -> dict[str, Parameter]:
-        """Returns a dict from name to this rank's part, which shares the parameter's memory.
+        """Returns a dict from name to this rank's part, which shares the memory of a contiguous
+        parameter.
 
         Args:
             grads: dict from name to the gradient of each part.

@@ -21,7 +21,7 @@ Parts = Sequence[tuple[float | None, Callable[[], Any] | None]]
 class Step:
     """The current step, or the latest step between updates. Its phases are::
 
-        parts, rows = step.number(parts, t, weights)  # losses draw by sample
+        parts, rows = step.number(parts, t, weights)  # random draws now depend on the sample
         parts = step.begin(parts, rows, weights)  # this rank's share of the batch is now known
         with step.counts.in_use():
             ...  # compute losses and gradients, which go to step.active_reducer

@@ -29,8 +29,9 @@ class InMemoryCheckpoint:
     one.
 
     The results do not depend on the number of ranks, so the repeated steps since the copy lead to
-    the results that training would have had without a loss. A :class:`~mpchain.training.Trainer`
-    uses this class by itself if the communicator is elastic. A program with its own loop writes::
+    the results that training would have had if no rank had been lost. A
+    :class:`~mpchain.training.Trainer` uses this class by itself if the communicator is elastic. A
+    program with its own loop writes::
 
         state = InMemoryCheckpoint(comm, {"model": model, "optimizer": optimizer, "data": batches})
         while state.is_before(1000):
@@ -72,8 +73,8 @@ class InMemoryCheckpoint:
 
     @property
     def latest(self) -> int | None:
-        """The iteration of the latest copy, to which a loss of ranks may go back; None without a
-        copy."""
+        """The iteration of the latest copy, to which training may go back after a loss of ranks;
+        None without a copy."""
         return self._copies[-1].iteration if self._copies else None
 
     @property

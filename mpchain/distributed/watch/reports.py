@@ -121,7 +121,7 @@ def circle(watch: "Watch", ranks: Collection[int]) -> str:
             f"{_name(watch, ranks)} wait for each other, so that none of them can continue:",
             places_of(watch),
             "  (send waits until the receiver calls recv: of two ranks one must receive first; "
-            "sendrecv, shift and permute of mpchain.distributed.functions do not wait so)",
+            "sendrecv, shift and permute of mpchain.distributed.functions avoid this wait)",
         ]
     )
 

@@ -54,7 +54,8 @@ def check_widths(name: str, inputs: dict[str, Any], parameters: dict[str, Any]) 
 
     Args:
         name: the function that the message names.
-        inputs, parameters: floating-point Variables or arrays, or None, by argument name.
+        inputs, parameters: floating-point Variables or arrays, by argument name; a parameter may be
+            None.
 
     Example:
         >>> check_widths("linear", {"x": np.zeros(2, np.float16)}, {"W": np.zeros(2, np.float32)})
