@@ -16,7 +16,7 @@ class ComputationalGraph:
 
     Args:
         nodes: list of variable nodes and function nodes.
-        edges: list of pairs of nodes: (the node that is used, the node that uses it).
+        edges: list of pairs of nodes: an input and its function, or a function and its output.
         variable_style, function_style: DOT attributes, or ``'default'``.
         rankdir: the direction of the arrows, ``'TB'``, ``'BT'``, ``'LR'`` or ``'RL'``.
         remove_variable: draw only functions.

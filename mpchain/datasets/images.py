@@ -20,7 +20,7 @@ class ImageDataset(DatasetMixin):
     """Image files, without labels.
 
     An example is an array of shape (channels, height, width): one channel for gray images (and
-    palette images, whose values are palette indices), three for colors, four with transparency.
+    palette images, whose values are palette indices), three for colors, one more for transparency.
     The values are not scaled; they are mostly from 0 to 255. Images of different kinds or sizes
     must be converted to one form before they can be stacked into a batch.
 

@@ -38,7 +38,8 @@ to do (a rank's own functions in between do no harm unless they change the depen
   call before it, by ``delegate_variable`` and :func:`pseudo_connect`. Backward then sends messages
   in exactly the opposite order on all ranks, and cannot hang unless forward does.
 
-In a single process all these functions are identities.
+In a single process the collectives leave values unchanged (except :func:`batch_normalization`).
+:func:`sendrecv`, :func:`permute` and :func:`shift` return ``fill`` if the rank has no source.
 """
 
 from mpchain.distributed.functions.communication import allgather as allgather

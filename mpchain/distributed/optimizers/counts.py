@@ -151,7 +151,7 @@ class Counts:
 
         Returns:
             The parts, with loss functions that use the counts of the batch. If all parts are empty,
-            the functions take part in the other ranks' rounds.
+            the first function takes part in the other ranks' rounds.
         """
         self._reducer, self._parts, self._n_rows = reducer, parts, n_rows
         self._exchanges, self._is_accumulated, self._n_total = exchanges, is_accumulated, n_total
