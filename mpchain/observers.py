@@ -498,7 +498,7 @@ def outside(function: Callable[..., Any], *arguments: Any) -> Any:
     function again.
 
     Args:
-        function: a method, called with ``arguments``, whose result is not used.
+        function: called with ``arguments``; its result must not be used.
 
     Example:
         >>> outside(print, "updated")

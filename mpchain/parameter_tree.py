@@ -160,7 +160,7 @@ class ParameterTree(DeviceResident):
                 kind = type(value).__name__
                 warnings.warn(
                     f"{type(self).__name__}: the links and parameters in the {kind} {name!r} are "
-                    "not registered, so they are neither trained nor saved: make it a "
+                    "not registered, so they are neither trained nor saved: make it an "
                     "mpchain.ChainList or mpchain.Sequential of links, or use add_link and "
                     "add_param",
                     UserWarning,

@@ -159,7 +159,8 @@ class BatchRenormalization(BatchNormalization):
     """Batch renormalization: :func:`mpchain.functions.batch_renormalization` with parameters.
 
     Unlike in :class:`BatchNormalization`, the result is close to the normalization with the moving
-    averages even in training.
+    averages even in training, within the limits ``rmax`` and ``dmax``. With the default limits, the
+    result is that of :class:`BatchNormalization`.
 
         >>> bn = L.BatchRenormalization(3, rmax=3, dmax=5)
         >>> bn(np.ones((5, 3, 4, 4), np.float32)).shape

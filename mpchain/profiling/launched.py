@@ -22,9 +22,9 @@ class LaunchedProfile(Profile):
     """A profile of a program that does not mention profiling.
 
     The ranks compare their clocks through the first communicator that contains all of them. After
-    the given number of steps, or at the end of the program, each rank writes a file, and the last
-    rank merges the files, because at the end of a program no rank can rely on messages. A
-    rank that makes no communicator leaves its own file.
+    the given number of steps, or at the end of the program, each rank writes a file, and the rank
+    that is last to write merges the files, because at the end of a program no rank can rely on
+    messages. A rank that makes no communicator leaves its own file.
 
     Args:
         folder: the folder of the files.

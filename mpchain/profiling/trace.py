@@ -186,7 +186,8 @@ def path_of_rank(path: str, rank: int) -> str:
 def merge_files(path: str, run: str) -> Trace | None:
     """Merges the files of all ranks of a run, and removes these files, once all of them exist.
 
-    Ranks write their files at different times and send no messages; the last rank merges the files.
+    Ranks write their files at different times and send no messages; the rank that is last to write
+    merges the files.
 
     Args:
         path: the file of all ranks; the files of single ranks lie beside it (:func:`path_of_rank`).

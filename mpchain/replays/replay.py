@@ -263,7 +263,8 @@ class Replay(Watch):
             )
 
     def differences(self) -> dict[int, list[comparison.Difference]]:
-        """Returns the differences from the record: a list for each index of :attr:`updates`."""
+        """Returns the differences from the record: maps the indices of :attr:`updates` that differ
+        to lists of differences."""
         found = {}
         for i, (recorded, own) in enumerate(self.updates):
             model = self.history.models[recorded.model]

@@ -8,7 +8,7 @@ from mpchain.iterators.prefetching import PrefetchingIterator
 
 
 class Samples:
-    """Records the indices of the samples of an iterator's next batch.
+    """Records the indices of the samples in the batches of an iterator.
 
     Attributes:
         indices: the indices of the last batch; None if they are unknown.

@@ -372,7 +372,7 @@ class _LinkTestBase(_DeviceTestCase):
     def _link(self, initializers):
         link = self.create_link(tuple(map(_argument, initializers)))
         if not isinstance(link, Link):
-            raise TypeError(f"`create_link` must return a mpchain.Link object, not {type(link)}.")
+            raise TypeError(f"`create_link` must return an mpchain.Link object, not {type(link)}.")
         link.to_device(self.backend_config.device)
         return link
 

@@ -253,7 +253,7 @@ def test_a_right_link_passes():
             "forward",
             {"create_link": lambda self, inits: 3},
             TypeError,
-            "must return a mpchain.Link",
+            "must return an mpchain.Link",
         ),
         (
             "forward",

@@ -62,8 +62,8 @@ class Classifier(Chain):
             Variable: the loss.
 
         Raises:
-            ValueError: the argument ``label_key`` is missing, or a single positional argument is
-                given.
+            ValueError: the argument ``label_key`` is missing, or a positional argument with the
+                labels is the only argument.
         """
         t, rest, kwargs = self._take_labels(args, kwargs)
         self.y = self.loss = self.accuracy = None

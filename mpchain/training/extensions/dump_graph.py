@@ -127,7 +127,7 @@ def _draw(path):
 
 
 class unchain_variables(Extension):
-    """Cuts off the graphs of all variables of the observation, after the other extensions.
+    """Cuts off the graphs of all variables of the observation, after the extensions that read it.
 
     This frees the memory of the graphs in programs that keep them with
     ``config.keep_graph_on_report``.

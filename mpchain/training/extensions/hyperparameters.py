@@ -15,7 +15,7 @@ from mpchain.training.trainer import Trainer
 class Hyperparameters(Extension):
     """Writes the arguments of a program to a JSON file when training begins.
 
-    Numbers, texts, lists and dicts are written as JSON, all other values as their ``str``. The
+    Values that JSON lacks are written as their ``str``, but arrays of one element as numbers. The
     extension keeps the file of an earlier run, and refuses other jobs, as :class:`LogReport` does.
 
     Args:

@@ -166,7 +166,8 @@ _LEAST_WIDTHS = {"epoch": 6, "iteration": 9, "elapsed_time": 8}
 
 
 def _fold(name, width=10):
-    """Splits a name into lines of at most ``width`` characters, before slashes and underscores."""
+    """Splits a name before slashes and underscores into lines of at most ``width`` characters,
+    unless a part of the name is longer."""
     lines = [""]
     for part in re.findall(r"[/_]?[^/_]*", name):
         if lines[-1] and len(lines[-1] + part) > width:
