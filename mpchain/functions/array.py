@@ -183,6 +183,8 @@ def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
         if (y := _on_gpu.sum_columns(x, axis, keepdims)) is not None:
             return y
     if x.dtype != np.float16:
+        if axis.__class__ is tuple and len(axis) == 1:
+            (axis,) = axis
         is_along = axis is None or axis == -1 or axis == x.ndim - 1
         if is_along and x.size >= thresholds.long_sum and isinstance(x, np.ndarray):
             y = _sum_in_parts(x, x.size if axis is None else x.shape[-1])

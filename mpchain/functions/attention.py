@@ -180,7 +180,7 @@ def scaled_dot_product_attention(
         # The value is finite, so that rows without keys are not NaN and differences do not
         # overflow.
         low = query.xp.asarray(smallest(scores.dtype) / 2, scores.dtype)
-        is_plain = mask is None and is_gpu_array(query.array)
+        is_plain = mask is None and (bias is None or is_gpu_array(query.array))
         scores = (_without_later if is_plain else where)(allowed, scores, low)
     axis = scores.ndim - 1
     weights = _scaled_softmax(scores, axis, scale) if is_late else softmax(scores, axis)

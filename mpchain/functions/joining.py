@@ -43,8 +43,8 @@ def _split(x, indexes, axis) -> tuple[Output, ...]:
 
 
 def _concat_derivative(g, xs_shape, axis):
-    indexes = np.cumsum([shape[axis] for shape in xs_shape])[:-1]
-    return _split.on(g, tuple(indexes.tolist()), axis)
+    indexes = itertools.accumulate(shape[axis] for shape in xs_shape[:-1])
+    return _split.on(g, tuple(indexes), axis)
 
 
 @differentiable(joint=_concat_derivative)

@@ -274,6 +274,7 @@ CASES: dict[str, dict[str, Callable[[], tuple]]] = {
         "stacks": lambda: (_random(2, 3, 5), _random(2, 5, 4)),
         "stacks that broadcast": lambda: (_random(2, 1, 3, 5), _random(3, 5, 4)),
         "large stacks": lambda: (_random(4, 30, 80), _random(4, 80, 90)),
+        "columns and rows": lambda: (_random(2, 3, 1), _random(2, 1, 4)),
     },
     "drop": {
         "plain": lambda: (_random(3, 5), None, kernels.Counters(0, 1, 2, 3, 4, 5), 0.25),

@@ -26,7 +26,7 @@ from mpchain.formulas.text import compile_text, parameters_of
 from mpchain.formulas.writer import Numba, Python, number_in_python
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import channels_last, special_loops
-from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
+from mpchain.kernels.cpu.numba_cpu import as_writable, compile_written_loop, load_numba
 from mpchain.kernels.cpu.threads import in_parts
 from mpchain.observers import current
 from mpchain.typing import Array
@@ -408,7 +408,7 @@ def _way(x, shape, is_last):
     place = (*[slice(None) if stride else 0 for stride in x.strides], ...)
     once = x[place]  # this view has each element of a broadcast array once
     order = sorted(range(once.ndim), key=lambda i: -once.strides[i])
-    return moves, lambda x: x[place].transpose(order).reshape(-1)
+    return moves, lambda x: as_writable(x[place]).transpose(order).reshape(-1)
 
 
 def _way_of_copy(x, shape, is_last):

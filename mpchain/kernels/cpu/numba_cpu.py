@@ -123,7 +123,12 @@ def as_writable(x):
     for a read-only array."""
     if not isinstance(x, np.ndarray) or x.flags.writeable:
         return x
-    interface = x.__array_interface__
+    view = x.view()
+    try:
+        view.flags.writeable = True
+        return view
+    except ValueError:  # the memory itself is read-only
+        interface = x.__array_interface__
     data = interface["data"][0], False
     return np.asarray(types.SimpleNamespace(__array_interface__={**interface, "data": data}))
 

@@ -36,6 +36,16 @@ def _linear_of_few_rows(x, W, b):
     return y
 
 
+@reference.product.kernel(
+    "numpy_cpu",
+    lambda a, b, out=None: None if a.shape[-1] == 1 else "a sum of several products",
+    SINGLE_OR_DOUBLE,
+)
+def _outer_product(a, b, out=None):
+    """Returns the product of columns and rows; np.matmul would call BLAS for each of a stack."""
+    return np.multiply(a, b, out=out)
+
+
 def _refuse_unless_pointwise(first, second, window):
     """Accepts 1x1 filters with stride 1 and no padding, because such a convolution is a matrix
     product."""
