@@ -139,7 +139,7 @@ def _draw_categories(p, n):
     rows = math.prod(batch)
     ends = xp.cumsum(p.array.astype("d").reshape(rows, size), axis=1)
     ends /= ends[:, -1:]
-    # The rows are joined to one ascending sequence, in which row i covers [i, i + 1].
+    # The rows are joined into one ascending sequence, in which row i covers [i, i + 1].
     begins = xp.arange(rows, dtype="d")
     like = Variable(begins)
     points = xp.minimum(begins + draw(like, "random", size=(n, rows)), xp.nextafter(begins + 1, 0))

@@ -439,7 +439,7 @@ def _gelu(x):
     return x * ndtr.on(x)
 
 
-_FAR = 25  # By tanh, gelu(x) rounds to 0 below -25 and to x above 25 in every precision.
+_FAR = 25  # With the tanh formula, gelu(x) rounds to 0 below -25 and to x above 25.
 
 
 def _gelu_exponent(x):

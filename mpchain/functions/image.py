@@ -160,7 +160,7 @@ def interpolate(
     if mode not in _MODES:
         raise ValueError(f"interpolate: mode must be one of {', '.join(_MODES)}, not {mode!r}")
     if (size is None) == (scale_factor is None):
-        raise ValueError(f"interpolate: give size or scale_factor: {size=}, {scale_factor=}")
+        raise ValueError(f"interpolate: give either size or scale_factor: {size=}, {scale_factor=}")
     check(
         x.ndim > 2 and is_floating(x.dtype), "interpolate", "x must be floating, (N, C, ...)", x=x
     )
@@ -172,7 +172,7 @@ def interpolate(
         (sizes,), scales = spatial("interpolate", n, size=size), (None,) * n
     else:
         scales = (scale_factor,) * n if is_real(scale_factor) else tuple(scale_factor or ())
-        rule = "scale_factor must be one positive number, or {n} positive numbers"
+        rule = "scale_factor must be one positive number, or one for each spatial axis ({n})"
         positive = len(scales) == n and min(scales) > 0
         check(positive, "interpolate", rule, scale_factor=scale_factor, n=n)
         sizes = tuple(math.floor(old * scale) for old, scale in zip(x.shape[2:], scales))

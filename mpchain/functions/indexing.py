@@ -455,7 +455,7 @@ def topk(x: Input, k: int, axis: int = -1, largest: bool = True) -> tuple[Variab
     """
     x = as_variable(x)
     check(-x.ndim <= axis < x.ndim, "topk", "axis must be an axis of x", x=x, axis=axis)
-    check(0 <= k <= x.shape[axis], "topk", "k must be at most the axis's size", x=x, k=k, axis=axis)
+    check(0 <= k <= x.shape[axis], "topk", "k must be from 0 to the axis size", x=x, k=k, axis=axis)
     axis %= x.ndim
     indices = shown("topk", x, (axis, largest, k), _extremes(x.array, k, axis, largest))
     return _take_along(x, indices, axis), indices

@@ -318,7 +318,7 @@ class Slice:
         else:
             raise RuntimeError(
                 "ShardedOptimizer.serialize: each rank has only a part of the state: call "
-                "gather_state() on all ranks before one of them, its root, saves the whole state"
+                "gather_state() on all ranks before the rank that is its root saves the whole state"
             )
 
     def _has_whole(self, name, value):

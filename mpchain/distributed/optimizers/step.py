@@ -159,8 +159,8 @@ class Step:
             raise RuntimeError(
                 "MultiNodeOptimizer.update_in_parts: a reproducible communicator needs one part "
                 f"for each micro-shard, {n_parts} on each rank, but got "
-                f"{len(counts) if self.exchanges else 'no_sync'}: let update cut the batch, or "
-                "use MultiNodeUpdater"
+                f"{len(counts) if self.exchanges else 'no_sync, which it cannot use'}: let update "
+                "cut the batch, or use MultiNodeUpdater"
             )
         if joint_link is None:
             return

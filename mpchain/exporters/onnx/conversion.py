@@ -122,7 +122,7 @@ class Conversion:
             raise Untraceable(NOT_EXPRESSIBLE[name])
         if declaration.is_elementwise:
             return formulas.converted(self.graph, declaration, values, constants)
-        raise Untraceable("it is no elementwise formula; compose it of mpchain's functions")
+        raise Untraceable("it is no elementwise formula; compose it from mpchain's functions")
 
     def _input(self, first, second, i):
         """Returns an input of a function as a value."""
