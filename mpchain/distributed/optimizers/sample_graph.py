@@ -8,7 +8,8 @@ from mpchain.typing import Array
 from mpchain.variable import Parameter, Variable, VariableNode
 
 REDUCTIONS = frozenset("sum mean max min prod logsumexp".split())
-"""Labels of functions whose first constant is the axis, or the axes, that they reduce."""
+"""Labels of functions that reduce axes. Their first constant is the axis, or the axes, except for
+``prod``, which reduces the last axis and has no constants."""
 
 
 class State(enum.Enum):
