@@ -287,8 +287,8 @@ def gather_in_shared_memory(
 
 
 def sum_part(total: Array, *others: Array, copies: bool = True) -> Array:
-    """Adds flat arrays to ``total``, then copies the sum to them while it is in the cache; returns
-    it.
+    """Adds flat arrays to ``total``, and returns ``total``. If ``copies`` is True, also copies the
+    sum to the other arrays, while it is in the cache.
 
     Example:
         >>> x = np.ones(3)

@@ -101,7 +101,7 @@ class _Value:
 
 
 class _Trace:
-    """Converts a model's recorded functions to Caffe's layers, for one input."""
+    """Converts the functions that a model's call applies to Caffe's layers."""
 
     def __init__(self, model, args: Any) -> None:
         self.layers = []

@@ -85,8 +85,9 @@ def batch_mean(x: Input, weights: Input | None = None) -> Variable:
     """Returns the mean of all elements of the whole batch.
 
     In an evaluator, which each rank runs at its own pace, the result is the mean of the rank's own
-    batch. Report this mean unchanged: evaluators weight the mean by its number of elements, so that
-    the evaluators' result is exact. A training log uses the plain mean over iterations.
+    batch. Report this mean unchanged: evaluators weight the mean by its number of elements, or by
+    the sum of its ``weights``, so that the evaluators' result is exact. A training log uses the
+    plain mean over iterations.
 
     Args:
         x: Variable or array, floating point, of this rank's samples.

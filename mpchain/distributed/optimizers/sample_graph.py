@@ -183,7 +183,7 @@ class SampleGraph:
 
 
 def axes_of(function: Any) -> tuple[int, ...]:
-    """Returns the axes, from 0, that a reduction reduces."""
+    """Returns the axes that a reduction reduces; no axis is negative."""
     axis, n_axes = function.constants[0], len(function.inputs[0].shape)
     if axis is None:
         return tuple(range(n_axes))

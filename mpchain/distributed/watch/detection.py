@@ -192,8 +192,8 @@ class Detector:
         return sorted({*late, *silent})
 
     def _wait(self, passed):
-        """Adds to the seconds that the rank has been waiting; returns a text of the awaited
-        event."""
+        """Adds to the seconds that the rank has been waiting; returns the awaited event as text, or
+        None if the rank has just begun to wait, or does not wait."""
         row, unfinished = self._watch.row, self._watch.oldest_unfinished()
         if self._watch.is_leaving:
             position, text = row.since, "the end of the program"

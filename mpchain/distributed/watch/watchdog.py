@@ -419,8 +419,8 @@ class Watch:
     def look(self, now: float) -> None:
         """Updates the rank's heartbeat and location, and checks for failures.
 
-        If there is a failure that the rank does not raise itself, the method ends the job with a
-        report.
+        If there is a failure that the rank does not raise itself, the method prints a report. It
+        also ends the job, unless the ranks for which this rank waits still work.
 
         Args:
             now: monotonic time in seconds.
