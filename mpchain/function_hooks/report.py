@@ -116,8 +116,8 @@ class Stopwatch:
             mark.record()
         else:
             mark = time.perf_counter()
-        # Starts are stored by thread and key, because a hook can be active in several threads, and
-        # as stacks, because a link can call itself.
+        # Starts are stored by thread and key, because a hook can be active in several threads. They
+        # are stacks, because a link can call itself.
         self._starts.setdefault((key, threading.get_ident()), []).append(mark)
 
     def stop(self, key: object, name: str) -> None:
