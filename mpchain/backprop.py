@@ -24,12 +24,12 @@ from mpchain import row_gradients, variable
 from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
 from mpchain.formulas.writer import add_arrays
+from mpchain.gradient_memory import may_be_shared
 from mpchain.observers import Observer, current, span
 from mpchain.typing import Array
 
 _MOST_COLLECTED = 2
 """Contributions to a gradient are collected up to this multiple of its size."""
-_FEW = 1 << 13
 
 
 def backward(
@@ -380,7 +380,9 @@ class _Walk:
                     gxs = (None,) * len(targets)
                 elif hooks or function.local_function_hooks:
                     gxs = self._pull_observed(function, targets, gys, hooks)
-                elif create_graph or (function.row_sums and (collects or function.row_gradients)):
+                elif create_graph or function.add_part is not None:
+                    gxs = self._pull(function, targets, gys)
+                elif function.row_sums and (collects or function.row_gradients):
                     gxs = self._pull(function, targets, gys)
                 else:
                     # In the usual case, _pull would call the same method.
@@ -403,7 +405,7 @@ class _Walk:
                         self._add(node, gx, True)
                     else:
                         gradients[node] = gx
-                        if not create_graph and _may_be_shared(gx, gys, gxs, function):
+                        if not create_graph and may_be_shared(gx, gys, gxs, function):
                             self.shared.add(node)
                 elif creator in gradients:
                     self._add(node, gx, True)
@@ -424,6 +426,8 @@ class _Walk:
         collected."""
         if self.create_graph:
             return function.pull_variables(targets, gys)
+        if function.add_part is not None and self._adds_part(function, gys[0]):
+            return [None]
         if not (function.row_sums and (self.leaves_recur or function.row_gradients)):
             return function.pull_arrays(targets, gys)
         others, sums = [], {}
@@ -433,6 +437,21 @@ class _Walk:
         if others:
             sums.update(zip(others, function.pull_arrays(others, gys)))
         return [sums[i] for i in targets]
+
+    def _adds_part(self, function, gy):
+        """Adds a gradient of a part, such as a slice, to the gradient of the whole, if earlier
+        contributions were summed here. Returns whether the gradient was added."""
+        node = function.inputs[0]
+        creator = node.creator_node
+        if creator is None:
+            return False
+        entry, place = self.gradients.get(creator), (creator, node.output_index)
+        whole = None if entry is None else entry[node.output_index]
+        if whole is not None:
+            return place in self.sums and function.add_part(whole, gy, *function.constants)
+        if function.add_part(None, gy, *function.constants):
+            self.sums.add(place)  # the derivative makes a new array
+        return False
 
     def _collect(self, function, i, gys, sums):
         """Collects a contribution to a leaf that receives several, if it is a sum over few rows.
@@ -573,52 +592,6 @@ class _Walk:
                     y.grad_var = _as_variable(gy)
             if config.debug:
                 function.check_nan((gy.array if self.create_graph else gy,), "backward")
-
-
-def _may_be_shared(gx, gys, gxs, function):
-    """Returns whether ``gx`` may be, or may be a view of, an array that is referenced elsewhere."""
-    if not function.returns_fresh_gradients:
-        return True
-    if gx.base is not None:
-        return not _takes_over(gx, gys, gxs)
-    for gy in gys:
-        if gx is gy:
-            return True
-    return [gx is other for other in gxs].count(True) > 1
-
-
-def _takes_over(gx, gys, gxs):
-    """Returns whether ``gx`` is a slice of a gradient that only its slices ``gxs`` reference.
-
-    If the result is True, reshaped gradients and parts of a gradient that is split need no copies.
-    For few elements in host memory the result is False, because a copy takes less time than this
-    check.
-    """
-    if gx.size < _FEW and not cuda.is_gpu_array(gx):
-        return False
-    base: Any = gx.base
-    parts = [part for part in gxs if part is not None and part.base is base]
-    n = sum(gy is base for gy in gys)
-    # On GPUs, the base may also be an array that a kernel allocated for these parts, and that
-    # nothing else references.
-    if not (n or cuda.is_gpu_array(gx)) or sys.getrefcount(base) > _REFERENCES + n + len(parts):
-        return False
-    may_overlap = cuda.get_array_module(gx).may_share_memory
-    return (
-        gx.flags.c_contiguous
-        and getattr(gx.flags, "writeable", True)
-        and sum(part.size for part in parts) == base.size
-        and sum(part is gx or may_overlap(part, gx) for part in parts) == 1
-    )
-
-
-def _count_references():
-    """Returns Python's reference count of an object that only one local variable holds."""
-    lone = object()
-    return sys.getrefcount(lone)
-
-
-_REFERENCES = _count_references()
 
 
 _REMEDY = (

@@ -80,6 +80,8 @@ class FunctionNode:
     row_sums: Sequence[int] = ()
     # This maps some of these inputs to a function that finds the gradient's nonzero rows.
     row_gradients: Mapping[int, Callable] = {}
+    # This function adds the gradient of a part of the only input to the gradient of the whole.
+    add_part: Callable | None = None
     _checks_types = False
     _inputs_to_retain = ()
     _outputs_to_retain = ()

@@ -13,6 +13,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Parameter, Variable
+from mpchain.functions import indexing
 from mpchain.functions.declaring.declaration import differentiable
 from tests.probes import doubled, full
 
@@ -301,3 +302,30 @@ def test_intermediate_variables_and_their_arrays_can_go_before_backward():
         assert [reference() for reference in references] == [None, None]
     y.backward()
     np.testing.assert_array_equal(x.grad, full(1))
+
+
+SLICES = np.s_[:, 1:], np.s_[0], np.s_[..., ::-2], np.s_[:, 1:], np.s_[...], np.s_[1, None, 2]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4, 5), (4, 3, 1, 0, 5, 2), (3, 5, 0, 4, 2, 1)])
+def test_gradients_of_slices_are_summed_in_one_array(order, monkeypatch):
+    # If the gradient of each slice were an array of the whole, the time of a loop over slices would
+    # grow with the square of their number.
+    made, scatter = [], indexing._scattered
+    monkeypatch.setattr(indexing, "_scattered", lambda *args: made.append(0) or scatter(*args))
+    x = Variable(np.arange(1.0, 13).reshape(3, 4))
+    y = x * 1
+    parts = [y if SLICES[i] is ... else y[SLICES[i]] for i in order]
+    loss = sum(F.sum(part**2) for part in parts)
+    right = np.zeros((3, 4))
+    for slices in SLICES:
+        right[slices] += 2 * x.array[slices]
+    (gx,) = mpchain.grad([loss], [x])
+    assert len(made) < 3
+    np.testing.assert_array_equal(gx.array, right)
+    for gradient in mpchain.grad([loss], [x, y], retain_grad=True):
+        np.testing.assert_array_equal(gradient.array, right)
+    (gx,) = mpchain.grad([loss], [x], enable_double_backprop=True)
+    (ggx,) = mpchain.grad([F.sum(gx)], [x])
+    np.testing.assert_array_equal(gx.array, right)
+    np.testing.assert_array_equal(ggx.array, right / x.array)

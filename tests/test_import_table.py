@@ -29,8 +29,8 @@ TABLE = [
     # These tools are as low in the table as their purpose: type checks, sparse matrices of
     # Variables.
     (
-        "variable function_node backprop row_gradients function function_hook computational_graph "
-        "utils",
+        "variable function_node backprop row_gradients gradient_memory function function_hook "
+        "computational_graph utils",
         "device_resident kernels random",
     ),
     ("functions", "variable kernels"),

@@ -13,7 +13,7 @@ from mpchain.backends.cuda import scatter_add as scatter_add_on_gpu
 from mpchain.backends.dtypes import is_floating
 from mpchain.configuration import config, get_dtype
 from mpchain.functions.array import reshape, transpose
-from mpchain.functions.declaring.declaration import differentiable
+from mpchain.functions.declaring.declaration import adds_parts, differentiable
 from mpchain.functions.positions import shown
 from mpchain.kernels.cpu import numba_cpu
 from mpchain.observers import current, one_call
@@ -110,7 +110,18 @@ def _scattered(y, slices, shape):
     return x.astype(y.dtype, copy=False)
 
 
-@differentiable(lambda g, x_shape, slices: _scatter_item.on(g, slices, x_shape))
+def _add_slices(x, g, slices):
+    """Adds a gradient to slices of an array, in place; returns whether it may be added."""
+    is_plain = g.__class__ is np.ndarray and current.recorder is None and _is_basic(slices)
+    may_add = is_plain and (x is None or x.dtype == g.dtype)
+    if may_add and x is not None:
+        x[slices] += g
+    return may_add
+
+
+@differentiable(
+    adds_parts(lambda g, x_shape, slices: _scatter_item.on(g, slices, x_shape), _add_slices)
+)
 def _get_item(x, slices):
     if current.recorder is not None:
         return one_call(getitem, x, slices)

@@ -114,9 +114,12 @@ class Declaration:
             "row_gradients": {
                 i: rows for i, d in enumerate(derivatives) if (rows := getattr(d, "rows", None))
             },
+            "add_part": next(
+                (staticmethod(d.add_part) for d in derivatives if hasattr(d, "add_part")), None
+            ),
         }
         self.node_class = type(self.name, (Application,), attributes)
-        attributes["row_sums"], attributes["row_gradients"] = [], {}
+        attributes |= {"row_sums": [], "row_gradients": {}, "add_part": None}
         self.node_class_in_single = type(self.name, (InSingle,), attributes)
 
     # Text is generated and formulas are traced at their first use, because doing so when mpchain is
@@ -362,6 +365,21 @@ def sums_over_rows(derivative: Callable, rows: Callable | None = None) -> Callab
         True
     """
     vars(derivative).update(sums_over_rows=True, rows=rows)
+    return derivative
+
+
+def adds_parts(derivative: Callable, add_part: Callable) -> Callable:
+    """Marks a derivative, which writes its gradient to a part of new zeros.
+
+    ``add_part`` adds the gradient to this part of a sum of gradients instead. It is called with the
+    sum, the gradient and the constants, and returns whether it has added the gradient; called with
+    None in place of the sum, it returns whether it would.
+
+    Example:
+        >>> adds_parts(lambda g: g, lambda x, g: False).add_part(None, np.ones(2))
+        False
+    """
+    vars(derivative)["add_part"] = add_part
     return derivative
 
 
