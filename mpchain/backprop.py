@@ -234,10 +234,10 @@ def _seeds(function, outputs, grad_outputs, create_graph):
     _check_lengths(function, "grad_outputs", grad_outputs, "outputs", outputs)
     seeds = []
     for i, (y, gy) in enumerate(zip(outputs, grad_outputs)):
-        if gy is None or not y.requires_grad:
+        if gy is None or not y._requires_grad:
             continue
-        gy = variable.as_variable(gy)
-        if gy.shape != y.shape:
+        gy = gy if isinstance(gy, variable.Variable) else variable.as_variable(gy)
+        if gy.array.shape != y.array.shape:
             raise ValueError(
                 f"{function}: grad_outputs[{i}] must have the shape of its output: "
                 f"gradient {gy.shape}, output {y.shape}"
@@ -286,8 +286,11 @@ class _Walk:
         self.shared = set()
         self.collected = {}  # This maps a leaf to its contributions that will be computed together.
         for node, gy in seeds:
+            creator = node.creator_node
+            if creator is not None and creator.n_outputs == 1 and creator not in self.gradients:
+                self.gradients[creator] = [gy]
             # The gradient of an output that is a leaf needs no copy.
-            if node.creator_node is not None or wanted is not None:
+            elif creator is not None or wanted is not None:
                 self._add(node, gy, shared=True)
         for node, _ in seeds:
             if node.creator_node is None and node not in self.pending:
@@ -362,8 +365,8 @@ class _Walk:
         pending, gradients, chosen = self.pending, self.gradients, self.targets
         create_graph, sums, collects = self.create_graph, self.sums, self.leaves_recur
         hooks, watches_all = config.function_hooks, config.debug or self.retain_grad
-        watched = {key[0] for key in self.wanted or () if type(key) is tuple}
-        watches = watches_all or bool(watched)
+        watched = self.wanted and {key[0] for key in self.wanted if type(key) is tuple}
+        watches = watches_all or watched
         ready, may_be_on_gpus = [k for k, n in pending.items() if n == 0], "cupy" in sys.modules
         while ready:
             function = ready.pop()

@@ -29,7 +29,7 @@ def may_be_shared(gx: Array, gys: Sequence, gxs: Sequence, function: Any) -> boo
     for gy in gys:
         if gx is gy:
             return True
-    return [gx is other for other in gxs].count(True) > 1
+    return len(gxs) > 1 and [gx is other for other in gxs].count(True) > 1
 
 
 def _takes_over(gx, gys, gxs):
