@@ -5,8 +5,8 @@
 are killed or stopped: one, two at once, or one after the other, including rank 0. Some ranks end
 themselves, at moments drawn from those of the training without losses. Other ranks are killed by
 this process at any time, most often within MPI. Faults are drawn again if training ended before all
-ranks were lost. The program fails if losses, parameters or running averages differ by more than
-1e-12, relative to the largest number of each array; with a reproducible communicator, if they
+of these ranks were lost. The program fails if losses, parameters or running averages differ by more
+than 1e-12, relative to the largest number of each array; with a reproducible communicator, if they
 differ at all. With ``--nccl BINDING``, each rank has an imitated GPU, and the double of NCCL sums
 the gradients.
 """

@@ -32,8 +32,8 @@ class Wrong(Exception):
 
 
 class Calls:
-    """Methods that each make one call of an elastic communicator's MPI, with values that differ in
-    each turn, and check the result.
+    """Methods that each make one call of an elastic communicator or of its MPI, with values that
+    differ in each turn, and check the result.
 
     Args:
         comm: the communicator.
@@ -277,7 +277,7 @@ def call_until_one_is_left(name, folder, n):
                 getattr(calls, name)(i)
             except errors:
                 break
-            except Exception as error:  # the call is repeated, and must raise an error
+            except Exception as error:  # repeats until a call reports the loss
                 print(f"{name} of {comm.size} ranks: {type(error).__name__}: {error}", flush=True)
         comm.shrink()
         turn = max(comm.allgather_obj(i)) + 1

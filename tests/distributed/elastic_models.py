@@ -2,7 +2,7 @@
 
 ``python -m tests.distributed.elastic_models MODEL FOLDER [--nccl=BINDING] [FAULT ...]``, where a
 fault is ``kind:rank:moment:count``: the rank, as numbered at the start, kills or stops itself when
-it comes to the moment for the given time, or waits for a file ``continue``. If the moment is
+it comes to the moment for the ``count``-th time, or waits for a file ``continue``. If the moment is
 ``outside``, the process that started the ranks ends the rank. The current rank 0 writes losses,
 parameters and running averages into the folder. Without faults, each rank writes how often it comes
 to each moment. With a binding of NCCL, each rank uses a GPU.
@@ -213,7 +213,7 @@ def _call_at(moment, function):
 
 def _set_fault(fault, folder, is_here=True):
     """Prepares a fault. On other ranks it has no effect, but all ranks have the same call stack, by
-    which losses are distinguished."""
+    which calls in losses are matched between ranks."""
     kind, rank, moment, count = fault.split(":")
     if moment == OUTSIDE:
         return

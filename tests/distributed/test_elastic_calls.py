@@ -26,7 +26,7 @@ NO_DATA = {
     "Shrink": "made to lose ranks; each of the calls is followed by one",
     "Agree": "made to lose ranks",
 }
-"""Maps methods that transfer no values from other ranks, or are made for this, to the reason."""
+"""Maps methods that need no test here, such as those that transfer no values, to the reason."""
 
 
 def _methods_used():

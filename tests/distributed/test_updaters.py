@@ -36,7 +36,7 @@ def _in_float64():
 
 
 class Regression(MLP):
-    """A model that reports its loss, a count with its own weight, and an array."""
+    """A model that reports its loss, a value with its own weight, an array, and rarely a count."""
 
     def __init__(self):
         super().__init__(None, n_out=1)
@@ -284,6 +284,6 @@ def test_a_signal_does_not_stay(comm):
     for number in (None, noted, noted, None, None):
         message.begin()
         ends.append(optimizer.agree_on_signal(number))
-    # With several ranks, the rank still returns the signal when it learns that all ranks know.
+    # Of several ranks, one notes the signal twice, because all ranks know it only the second time.
     given = [i for i, number in enumerate(ends) if number is not None]
     assert given == ([1, 2] if comm.size == 1 else [2])

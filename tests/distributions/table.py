@@ -170,7 +170,7 @@ TABLE = [
         "Geometric",
         D.Geometric,
         _pairs((0.2, 0.9)),
-        # In PyTorch, the smallest number of trials is zero.
+        # PyTorch does not count the successful trial.
         lambda p: T.TransformedDistribution(T.Geometric(p), T.AffineTransform(1.0, 1.0)),
         stats.geom,
         _MOMENTS + _DISTRIBUTION,

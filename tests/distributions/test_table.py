@@ -131,8 +131,8 @@ def _differentiable():
     for case in TABLE:
         for name in ["log_prob", *case.properties, *case.functions]:
             flat = name == "mode" and case.discrete
-            # Probabilities whose sum differs a little from one, because one of them was changed,
-            # are still accepted.
+            # Finite differences change one probability; a sum that differs a little from one is
+            # still accepted.
             if not flat and not (case.discrete and name == "mean" and "Categorical" in case.name):
                 yield case, name
 

@@ -121,7 +121,7 @@ CASES = {
     ),
 }
 DISCRETE = {"Poisson", "Geometric"}
-NOTHING = 1e-42  # the precision of the references, which is a subnormal number of single precision
+NOTHING = 1e-42  # the absolute tolerance, which is a subnormal number of single precision
 
 
 def _close(actual, expected, dtype, logarithms):

@@ -312,7 +312,7 @@ def test_a_file_that_chainer_wrote():
     np.testing.assert_allclose(y.array, arrays["y"], 1e-5, 1e-6)
 
 
-# The names say what is computed and for which layer.
+# Names of blobs and layers select what is computed.
 
 
 def _chain(tmp_path):

@@ -185,8 +185,8 @@ def _inverse(c, polynomials):
 _OF_ERF = [lambda y: 2 * y, lambda y: 2 + 8 * y**2, lambda y: 28 * y + 48 * y**3]
 _OF_NORMAL = [lambda y: y, lambda y: 1 + 2 * y**2, lambda y: 7 * y + 6 * y**3]
 _HALF_ROOT = lambda y: mpmath.sqrt(mpmath.pi) / 2 * mpmath.exp(y * y)
-# For each name: SciPy's function, whose result starts Newton's method; the function to invert; and
-# its derivatives.
+# For each name: SciPy's function, whose result starts the search for the root; the equation for the
+# inverse; and the derivatives of the inverse.
 INVERSES = {
     "erfinv": (special.erfinv, lambda y, x: mpmath.erf(y) - x, _inverse(_HALF_ROOT, _OF_ERF)),
     "erfcinv": (
@@ -263,7 +263,7 @@ def smallest(dtype):
 # argument would have to be kept, and its exponential computed again, in each backward pass.
 ABSOLUTE = "sigmoid tanh expm1 softplus silu mish gelu_tanh log_add".split()
 
-# Each exception has functions, dtypes (None means all), the lowest order, the range of points, and
+# Each exception has a function, dtypes (None means all), the lowest order, the range of points, and
 # the reason.
 HALF, WIDE = ("float16",), ("float32", "float64")
 EXCEPTIONS = [

@@ -174,7 +174,7 @@ LEFT_OUT = """
 
 
 def _smooth_rows():
-    """Yields the rows of the tables in the test files of this folder."""
+    """Yields the smooth rows of the tables of this folder, and whether each is in NARROW."""
     for path in sorted(pathlib.Path(__file__).parent.glob("test_*.py")):
         if path.stem != pathlib.Path(__file__).stem and "\nTABLE = " in path.read_text():
             table = importlib.import_module(f"tests.functions.{path.stem}").TABLE

@@ -32,7 +32,7 @@ def _torch_smoothed(x, **options):
 
 
 def _torch_focal(x, alpha, gamma):
-    """Returns -a (1 - p) ** gamma log(p) for each element, and which labels count."""
+    """Returns -a (1 - p) ** gamma log(p) for each label that counts, and 0 for other labels."""
     t = torch.as_tensor(_BITS)
     p = torch.where(t == 1, torch.sigmoid(x), 1 - torch.sigmoid(x))
     a = 1 if alpha is None else torch.where(t == 1, alpha, 1 - alpha)

@@ -12,7 +12,7 @@ from mpchain.random import SampleGenerator, rows_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 SHAPES = (2, 3, 6, 8), (2, 3, 5, 8), (2, 3, 5, 16)
-"""Of query, key and value."""
+"""The shapes of query, key and value."""
 attend = F.scaled_dot_product_attention
 
 

@@ -431,7 +431,7 @@ def _heads_inside(x):
 
 
 def _part_of_several(x):
-    """Returns a view of every third head, as with joint projections."""
+    """Returns a view of the first third of the heads, as with joint projections."""
     xp = mpchain.get_array_module(x)
     whole = xp.zeros((len(x), x.shape[2], 3 * x.shape[1], x.shape[3]), x.dtype)
     view = whole[:, :, : x.shape[1]].transpose(0, 2, 1, 3)

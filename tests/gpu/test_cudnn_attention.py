@@ -61,7 +61,7 @@ def test_masks_and_biases(name, is_causal, library):
 
 def test_queries_without_keys_get_zeros(library):
     values, mask = [_draw(*shape) for shape in SHAPES], np.ones((6, 5), bool)
-    mask[2], mask[3, :4] = False, False  # with a causal mask, the second query has no key either
+    mask[2], mask[3, :4] = False, False  # with a causal mask, query 3 has no key either
     for is_causal in (False, True):
         y, *_ = _derivatives("@cupy:0", values, {"mask": mask}, is_causal=is_causal)
         assert (np.abs(y).max(axis=(0, 1, 3)) == 0).tolist() == [

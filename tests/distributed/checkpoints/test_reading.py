@@ -29,7 +29,7 @@ from tests.distributed.checkpoints.checkpointing import (
     save_as,
 )
 
-# Other numbers of ranks. Threads imitate ranks, one after the other.
+# Other numbers of ranks. The ranks are imitated one after the other.
 
 
 @pytest.mark.parametrize("n_saved", [1, 2, 3, 4])
@@ -245,7 +245,7 @@ def test_a_file_that_is_not_seen_yet(comm, folder, monkeypatch, disk, file):
         if len(looks) == 3:
             os.rename(folder / "hidden", path)
 
-    # Only files wait by this clock; ranks wait for each other by the clock of the process.
+    # Only waits for files use this clock; ranks wait for each other by the real clock.
     clock = types.SimpleNamespace(sleep=sleep, monotonic=lambda: sum(looks))
     monkeypatch.setattr(layout, "time", clock)
     alone(comm, os.rename, path, folder / "hidden")
@@ -262,7 +262,7 @@ def test_a_file_that_is_not_seen_yet(comm, folder, monkeypatch, disk, file):
 
 @pytest.mark.parametrize("missing", ["part_0.npz", "manifest.json", "all"])
 def test_what_is_missing_on_the_disk_of_the_only_host(missing, tmp_path, disk, clock):
-    """A folder that was copied only in part is an example: it would end each start of the job."""
+    """A folder that was copied only in part, for example, must not end each start of the job."""
     disk(True)
     target = Numbers(x=0)
     for iteration in (1, 9):

@@ -1,5 +1,5 @@
-"""Tests that checkpoints are complete or absent, for any number of ranks, and that a damaged one is
-replaced by the previous one."""
+"""Tests that checkpoints are complete or absent, for any number of ranks, and that the previous one
+is loaded instead of a damaged one."""
 
 import errno
 import json
@@ -396,7 +396,7 @@ def test_another_job_that_writes_to_the_same_folder_is_refused(comm, folder):
     trainer.run()
     comm.barrier()
     assert sorted(os.listdir(folder / "checkpoints")) == ["iteration_4"]
-    if comm.rank == 0:  # now the rank may continue
+    if comm.rank == 0:  # the folder is free now
         start_other_job(trainer)
     comm.barrier()
     assert sorted(os.listdir(folder / "checkpoints")) == ["iteration_3", "iteration_4"]

@@ -264,7 +264,7 @@ def test_sparse_sums_are_of_floats(comm):
 
 
 def test_a_small_host_sums_several_parts(on_hosts, set_limits):
-    """No rank of a large host is idle. Small arrays have as many segments as each host has
+    """No rank of a large host is idle. Small arrays have as many segments as the smallest host has
     ranks."""
     set_limits(large_part=64)
     small, large = on_hosts.make_buffers([(8, "float64"), (1000, "float64")])

@@ -60,8 +60,7 @@ def test_allreduce_of_a_transposed_array(comm):
     ("dtype", "large"), [(np.float16, 2048), (mpchain.mixed_bf16.dtype, 256)], ids=str
 )
 def test_allreduce_sums_half_precision_in_float32(comm, dtype, large):
-    # In these dtypes, large + 1 equals large on any number of ranks; the sum of all is exact in
-    # float32.
+    # In these dtypes, large + 1 equals large, but the sum over the ranks is exact in float32.
     x = xp.array([large if comm.rank == 0 else 1]).astype(dtype)
     expected = xp.array([large + (comm.size - 1)]).astype(dtype)
     same(comm.allreduce(x), expected)
@@ -304,7 +303,7 @@ def test_begin_puts_operations_together(comm):
 
 
 def test_parts_begin_at_different_times_relative_to_other_operations(comm):
-    """On rank 0, the second sum begins after the sum of y has begun; on other ranks, it begins
+    """On rank 0, the allgather begins after another sum has begun; on other ranks, it begins
     before."""
     if on_gpus():
         pytest.skip("needs MPI, because NCCL needs one order of operations")

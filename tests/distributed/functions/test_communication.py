@@ -363,7 +363,7 @@ def test_divided_computation_to_third_order(comm, n, axis):
     whole_xs = _variables([x_array, W_array, v_array])
     xs = _variables([*arrays[:2], arrays[2] * (comm.rank + 1)])
     actual, expected = F.sum(divided(*xs)), F.sum(whole(*whole_xs))
-    # The gradient by a rank's own v equals the gradient of the sum over all ranks.
+    # The gradient by a rank's own v equals the gradient by the sum of all ranks' v.
     for _ in range(3):
         assert_allclose(actual.array, expected.array, rtol=1e-12)
         ours = mpchain.grad([actual], xs, enable_double_backprop=True)

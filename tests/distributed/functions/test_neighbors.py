@@ -173,7 +173,7 @@ def test_both_orders_of_arguments_of_send(comm):
     for i, send in enumerate(
         (
             lambda: D.send(comm, x, comm.rank, 5),
-            # Sending to the own rank is an error, as in ChainerMN.
+            # This is the order of ChainerMN's arguments.
             lambda: D.send(x, comm, comm.rank, 5),
             lambda: D.send(x=x, communicator=comm, rank=comm.rank, tag=5),
         )

@@ -447,8 +447,7 @@ def test_no_kernel_fills_a_bucket_on_a_gpu(comm, weighted):
 
 
 def test_one_array_may_be_the_gradient_of_several_parameters(comm):
-    """The gradient may be shared, as in a sum; arrays that are not contiguous or have another dtype
-    are copied."""
+    """The gradient may be shared, as in a sum; arrays that are not contiguous are copied."""
     params = {f"/{i}": Parameter(xp.zeros((2, 3))) for i in range(4)}
     reducer = GradientReducer(comm)
     reducer.watch(params)

@@ -79,7 +79,7 @@ def train(comm, batch_size, n_updates=4):
 
 
 class Critic(Chain):
-    """A critic with statistics, which calls a generator with statistics."""
+    """A critic with statistics; its losses also call a generator with statistics."""
 
     def __init__(self):
         super().__init__()

@@ -73,7 +73,7 @@ def test_pipeline_to_second_order(comm, n_stages, n_micro_batches):
         assert y.shape == (0,)
     loss, expected_loss = F.sum(y**3), F.sum(expected**3)
     for _ in range(2):
-        # On a rank without parameters, the delegate variable is the only result.
+        # On a rank without parameters, the gradient of the delegate variable is the only result.
         *gradients, token = mpchain.grad([loss], [*params, start], enable_double_backprop=True)
         theirs = mpchain.grad([expected_loss], list(whole.params()), enable_double_backprop=True)
         by_id = dict(zip(map(id, whole.params()), theirs))

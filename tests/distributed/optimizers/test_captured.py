@@ -366,7 +366,7 @@ class TestGraphsOfGpus:
         for i in range(5):
             step(*on_device(batch_of(i, comm.rank)))
         assert step.reason is None
-        other._disconnect()  # this call would wait for the end of the graph
+        other._disconnect()  # NCCL would wait for the graph, so it is released first
         reasons = []
         for i in range(4):
             step(*on_device(batch_of(i, comm.rank)))
@@ -378,7 +378,7 @@ class TestGraphsOfGpus:
 
 
 def updater_of(kind, comm, *args, graph=True, n=24, n_batch=6, **options):
-    """Returns an updater, and its model; the samples do not divide evenly among the ranks."""
+    """Returns an updater, and its model; four ranks cannot divide a batch evenly."""
     np.random.seed(0)
     model = L.Classifier(perceptron())
     optimizer = create_multi_node_optimizer(optimizers.Adam(0.1), comm).setup(model)
@@ -421,7 +421,7 @@ def test_multi_node_updaters_replay(comm):
 
 
 def test_batches_of_which_some_ranks_have_nothing(comm):
-    options = {"n": 7, "n_batch": 6}  # every second batch has one sample
+    options = {"n": 7, "n_batch": 6}  # batches continue in the next epoch
     expected = results_of(*updater_of(MultiNodeUpdater, comm, comm, graph=False, **options), 24)
     found = results_of(*updater_of(MultiNodeUpdater, comm, comm, **options), 24)
     for (reports, params), (other_reports, other_params) in zip(expected, found, strict=True):

@@ -60,8 +60,7 @@ REFUSED = ["embedding", "table of the user", "number of labels", "boolean index"
 
 
 def batch_of(i, rank):
-    """Returns a batch: equal batches in the first calls of a rank, then batches with sorted
-    labels."""
+    """Returns a batch: equal batches in the first calls of a rank, then different ones."""
     i = max(i - 3 - rank, 0)
     random = np.random.RandomState(100 * i + rank)
     x = random.randn(4, 5) + 0.3 * i
@@ -69,7 +68,7 @@ def batch_of(i, rank):
 
 
 def trained(comm, name, is_captured):
-    """Trains a layer; returns its parameters and losses after each call, and the reasons."""
+    """Trains a layer; returns W, the gradient of W and b after each call, and the last reason."""
     with mpchain.using_config("dtype", np.float64):
         link = L.Linear(5, 4, initialW=np.random.RandomState(1).randn(4, 5))
     optimizer = create_multi_node_optimizer(optimizers.MomentumSGD(0.05), comm).setup(link)

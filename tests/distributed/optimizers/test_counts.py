@@ -153,7 +153,7 @@ MEANS = {
     "words": rows_of_words,
     "denominator": sum_by_positives,
     "penalty": penalized(lambda y, d: F.softmax_cross_entropy(y, d.t)),
-    # These losses were exact before.
+    # For these losses, the numbers of samples are the right weights.
     "normalize=False": lambda m, d: F.softmax_cross_entropy(m(d.x), d.t, normalize=False),
     "class weights alone": lambda m, d: F.softmax_cross_entropy(
         m(d.x), abs(d.t), class_weight=class_weight
@@ -193,8 +193,8 @@ def expected(name):
 
 
 def divisions(size, n=N):
-    """Yields the ends of the ranks' parts: equal parts, most samples on the first rank, or none on
-    the last."""
+    """Yields the ends of the ranks' parts: equal parts, most samples on the first rank, none on the
+    last, or none on the first."""
     yield np.arange(size + 1) * n // size
     if size > 1:
         yield np.r_[0, n - 2 * (size - 1) + np.arange(size - 1) * 2, n]
@@ -326,7 +326,7 @@ def test_micro_shards_have_the_same_bits(needs_mpirun, n_ranks, text_of_one_proc
 
 
 def updated(comm, loss, n=None):
-    """Makes an update with an equal part of the batch; returns the optimizer and parameters."""
+    """Makes an update with an equal part of the batch; returns the parameters."""
     with comm.batch(N if n is None else n) as mine:
         data, model = Data().part(mine), Model()
         optimizer = create_multi_node_optimizer(optimizers.SGD(0.3), comm).setup(model)
@@ -400,7 +400,7 @@ def two_or_three(model, data, n):
 
 
 # Each row names what differs between ranks, and has the number of ranks, the number of samples, the
-# loss, and a part of the error.
+# loss, and parts of the error.
 REFUSED = {
     "samples": (2, N, "by_molecule", ["this rank makes 6 calls", "mpchain.own_counts()"]),
     "padded samples": (2, N, "by_padded_sample", ["this rank makes 6 calls, of 3, 3, 3, 3, ..."]),

@@ -103,7 +103,7 @@ def test_initial_values_do_not_depend_on_what_else_is_random(comm):
     expected = on_device(MLP(None))
     expected(batch()[0])
     np.random.seed(2)
-    model = on_device(MLP(None, ratio=0.5))  # dropout draws as many numbers as a rank has samples
+    model = on_device(MLP(None, ratio=0.5))  # the draws of dropout depend on a rank's samples
     optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0), comm).setup(model)
     update(optimizer, comm, batch(), model)
     assert_close(model, expected, 0)

@@ -95,7 +95,7 @@ def mean(y, n):
 
 
 def scalars(model, x):
-    """Returns a model with stochastic depth: a layer is omitted for the whole batch."""
+    """Returns a loss with stochastic depth: a layer is omitted for the whole batch."""
     y = F.linear(x, model.W, model.b)
     for _ in range(4):
         y = F.tanh(y) if random.source(np).uniform() < 0.5 else y * 0.9
@@ -105,7 +105,7 @@ def scalars(model, x):
 
 
 def of_parameters(model, x):
-    """Returns a model with dropout of weights, and with drawn weights."""
+    """Returns a loss with dropout of weights, and with drawn weights."""
     W = F.dropout(model.W, 0.3) + F.gaussian(model.W, model.scale) + F.rrelu(model.W)
     W = W + distributions.Normal(model.W, F.exp(model.scale)).sample()
     y = F.simplified_dropconnect(x, W, F.dropout(model.b), 0.4, use_batchwise_mask=False)
@@ -113,7 +113,7 @@ def of_parameters(model, x):
 
 
 def shared(model, x):
-    """Returns a model with computed weights, and with one number for each of several layers."""
+    """Returns a loss with computed weights, and with one number for each of several layers."""
     with random.shared():
         W = F.dropout(model.W * 2, 0.4)
         keep = random.source(np).uniform(size=6) < 0.5
@@ -225,7 +225,7 @@ def test_recomputation_repeats_the_draws_of_rows(comm):
     assert_as_one_process(comm, loss, sequences)
 
 
-# These cases have samples that the shape does not tell.
+# In these cases, the shape of the draws does not show which axis has the samples.
 
 
 def warned(comm, draw, counts):

@@ -414,8 +414,8 @@ def train_alone(actual, hooks, n_steps):
     ids=str,
 )
 def test_hosts_compute_what_one_process_does(on_hosts, hooks, bucket_bytes, set_limits):
-    """There is one bucket, or there are several, whose last pieces are partly or wholly beyond its
-    end."""
+    """There is one bucket, or there are several; the last pieces of a bucket are partly or wholly
+    beyond its end."""
     set_limits(sharded_bytes=bucket_bytes)
     hooks = [HOOKS[name] for name in hooks]
     with using_config("dtype", np.dtype("float64")):

@@ -248,7 +248,7 @@ def test_the_end_of_a_program_that_nobody_waits_for():
 
 
 def at_work(*working, n=3):
-    """Returns ranks of which the first waits for the last, while some ranks work."""
+    """Returns ranks of which all but the last wait for the last, while some ranks work."""
     ranks = Ranks(n)
     for watch in ranks.all:
         call(watch, "barrier")

@@ -130,7 +130,7 @@ def test_batch_normalization_is_one_node():
     assert [node.op_type for node in made.graph.node][:2] == ["Conv", "BatchNormalization"]
     with mpchain.using_config("train", False):
         np.testing.assert_allclose(run(made, {"x": x})[0], model(x).array, 1e-5, 1e-5)
-    # One step is used twice, the other once.
+    # The mean is also subtracted outside of the normalization.
     made = export(lambda x: bn(x) + (x - bn.avg_mean[None]), X)
     with mpchain.using_config("train", False):
         expected = bn(X).array + (X - bn.avg_mean)

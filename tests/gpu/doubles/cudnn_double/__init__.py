@@ -34,8 +34,9 @@ executed = []
 """The executed plans, in order: (tags of the nodes, name of the plan)."""
 
 python_engines = []
-unsupported = set()  # tags of nodes that have no plan
 """Names of engines that the front end ranks before cuDNN's plans: a fake manifest."""
+
+unsupported = set()  # tags of nodes that have no plan
 
 
 class Plan(NamedTuple):

@@ -1,7 +1,7 @@
 """A strict double of CuPy on host memory, which refuses what CuPy refuses, and faults that CuPy
 cannot see.
 
-It computes with NumPy, and has exactly the names and parameters of the real CuPy
+It computes with NumPy, and accepts only names and parameters that the real CuPy has
 (``mpchain.testing.cupy_contract``). In addition to NumPy, it has devices, streams and events, so
 that accesses to memory without an order are errors. ``cupy.double`` records what happened. The
 environment variable CUPY_DOUBLE_DEVICES sets the number of devices (2).

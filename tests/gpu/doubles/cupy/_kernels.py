@@ -37,7 +37,7 @@ C_TYPES = {
 def compile_text(text, options="-std=c++14 -O0 -nostdlib"):
     """Compiles C++ text once for all processes; returns its library.
 
-    Without options, it compiles kernels of little text and little work in a third of the time.
+    The default options compile kernels of little text and little work in a third of the time.
     """
     compiler = shutil.which("g++")
     if compiler is None:

@@ -36,7 +36,8 @@ class Ledger:
         work: the launches in order, each a ``Work``.
         computes: whether kernels and products compute; False only counts them, which is fast.
         synchronizations: {(what waited, file:line): times} of the host's waits for a device.
-        faults: accesses without an order, and memory freed while another stream used it.
+        faults: accesses without an order, memory freed while another stream used it, and wrong
+            calls of graphs, NCCL and cuBLAS.
         kernels: the texts of all kernels that were compiled.
         late: the names of kernels that were first compiled while their stream captured.
         not_noted: for each kernel whose accesses could not be recorded, the reason.
@@ -164,7 +165,7 @@ class _Agent:
         return self._number, self._clock[self._number]
 
     def _learn(self, clock):
-        if clock.items() <= self._clock.items():  # this is the usual case, which C decides
+        if clock.items() <= self._clock.items():  # C code tests this usual case
             return
         for number, count in clock.items():
             if self._clock.get(number, 0) < count:
@@ -524,7 +525,7 @@ class DeviceMemory:
     """Memory by cudaMalloc, like ``cupy.cuda.Memory``; raises an error if the device has too little
     memory.
 
-    Pools count it, so it is none to compute in.
+    Pools only count it; arrays have other memory.
     """
 
     ptr = 0
