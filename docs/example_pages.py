@@ -19,8 +19,9 @@ ranks. An installation with pip contains all of them: copy one to your folder, r
    python glance/train_table.py
    mpchain-launch -n 2 glance/train_table.py
 
-With ``--test`` a script takes seconds and downloads nothing; ``--help`` prints its options. The
-pages show what each script prints, how long it takes, and its code. Read ``glance`` first.
+With ``--test``, which all scripts but those of ``double_backward`` have, a script takes seconds and
+downloads nothing; ``--help`` prints its options. The pages show what each script prints, how long
+it takes, and its code. Read ``glance`` first.
 """
 TABLE = """
 {}

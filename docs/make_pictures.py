@@ -1,4 +1,4 @@
-"""Makes the pictures of the site, again: ``python docs/make_pictures.py [NAME]``.
+"""Makes the pictures of the site again: ``python docs/make_pictures.py [NAME]``.
 
 It needs Chromium, and the extras mpi, page and plot. Both pictures are of real runs on this
 machine: the live page of three ranks, one of which is killed, and a step of two ranks.
@@ -48,7 +48,7 @@ def launch(folder: pathlib.Path, *arguments: str) -> subprocess.Popen:
 
 
 def process_of_rank(rank: int, folder: pathlib.Path) -> int:
-    """Returns the program of a rank, the latest process with its number in this folder."""
+    """Returns the process ID of a rank's program: the latest process of the rank in this folder."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -93,7 +93,7 @@ def timeline(folder: pathlib.Path) -> None:
 
 
 def draw_step(events: list[dict], path: pathlib.Path) -> None:
-    """Draws the shortest step of all ranks: parts above their functions, arrows between ranks."""
+    """Draws the shortest step of all ranks: phases above their functions, arrows between ranks."""
     import matplotlib.pyplot as plt
 
     lengths = collections.Counter()
@@ -138,7 +138,7 @@ def draw_slice(axes, event: dict, begin: float, rank: int) -> None:
 
 
 def main() -> None:
-    """Makes all pictures."""
+    """Makes the pictures that the arguments name; without arguments, all pictures."""
     wanted = sys.argv[1:] or ["live_page", "timeline"]
     for make in (each for each in (live_page, timeline) if each.__name__ in wanted):
         with tempfile.TemporaryDirectory() as folder:

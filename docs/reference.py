@@ -157,17 +157,18 @@ def _class(path, cls):
     lines = [f".. autoclass:: {path}", "   :members:"]
     section = (inspect.getdoc(cls) or "").partition("\nAttributes:\n")[2].partition("\n\n")[0]
     if attributes := re.findall(r"^    (\w+)(?: \(|:)", section, re.MULTILINE):
-        lines.append(f"   :exclude-members: {', '.join(attributes)}")  # they stand there
+        lines.append(f"   :exclude-members: {', '.join(attributes)}")  # that section lists them
     described = {base for c in cls.__mro__[1:] if _is_described(c) for base in c.__mro__}
     if not described.issuperset(c for c in cls.__mro__[1:] if c.__module__.startswith("mpchain")):
         stop = sorted({c.__name__ for c in described} | {"object"})
-        # The bases have no entry of their own.
+        # Members of bases without an entry are listed here.
         lines.append(f"   :inherited-members: {', '.join(stop)}")
     return [*lines, ""]
 
 
 def _entry(module, listed, value):
-    """Returns the lines that describe a name, and the name under which it is described instead."""
+    """Returns a pair: the lines that describe a name, and the name under which it is described
+    instead, or None."""
     name = listed
     home, own_name = _home(name, value, module), getattr(value, "__name__", name)
     if inspect.isclass(value) and own_name != name and _is_described(value):
@@ -297,7 +298,7 @@ def _general(function):
 
 
 def escape(app, what, name, obj, options, lines):
-    """Escapes what reStructuredText would take for markup: formulas contain \\| and \\*."""
+    """Escapes what reStructuredText would take for markup: formulas contain | and *."""
     for i, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
             parts = re.split(r"(``.*?``|:\w+:`.*?`)", line)

@@ -158,7 +158,7 @@ def _somebody_bound(usable, job):
         try:
             allowed = os.sched_getaffinity(int(process))
             with open(f"/proc/{process}/cmdline", "rb") as file:
-                is_program = bool(file.read(1))  # kernel threads have no affinity
+                is_program = bool(file.read(1))  # kernel threads have no command line
         except (OSError, AttributeError):
             continue
         if is_program and allowed & usable and not allowed >= usable:

@@ -137,7 +137,8 @@ def _split(words):
 
 
 def _places(results):
-    """Returns the folders that host and container must share: results, program, and /dev/shm."""
+    """Returns the folders that host and container must share: the folder of the results, the
+    current folder, and /dev/shm."""
     results = os.path.abspath(results)
     while not os.path.exists(results):
         results = os.path.dirname(results)

@@ -58,8 +58,8 @@ MISSING = {
     "shared_memory": (WARNING, "ranks of a host exchange arrays through /dev/shm"),
     "connection": (
         FAILURE,
-        "a firewall, or a name: mpirun's daemons and the ranks connect back, so allow TCP between "
-        "the hosts on all ports",
+        "check firewalls and host names: mpirun's daemons and the ranks connect back, so allow TCP "
+        "between the hosts on all ports",
     ),
 }
 ON_GPUS = ("cuda_aware", "driver", "topology", "cuda", "nccl", "cudnn")

@@ -38,7 +38,7 @@ class Step(NamedTuple):
     """A program that prints results.
 
     Attributes:
-        title: the name of the step, for a program that sends no result.
+        title: the name of the step in the file of results and for ``--only``.
         command: the arguments of Python that run the program.
         limit: the most seconds until the next result.
         at_once: whether other steps may run at the same time.
@@ -297,8 +297,8 @@ def _planned(doctor, step) -> Iterator[Step]:
 
 
 def _ranks(doctor) -> Iterator[Step]:
-    """Yields steps of two ranks, each with its own GPU. NCCL must refuse to share one GPU, unless a
-    variable allows sharing."""
+    """Yields a step of two ranks, each with its own GPU. If there is only one GPU, NCCL must refuse
+    to share it, and a second step sets a variable that allows sharing."""
     try:
         is_there = mpirun.find()
     except mpirun.UnknownMpirunError as error:
@@ -313,7 +313,7 @@ def _ranks(doctor) -> Iterator[Step]:
         launcher = ["-m", __package__, "-n", "2", "--no-prefix", f"--timeout={TIME_OF_RANKS - 10}"]
         launcher += ["--env", variable] if variable else []
         program = *launcher, "-m", "mpchain.gpu_doctor.ranks"
-        # If there is one GPU, NCCL either works or refuses; neither is a failure.
+        # With the variable, NCCL either works or refuses; neither is a failure.
         failed = NOTE if variable else FAILURE
         yield Step(title, program, TIME_OF_RANKS, failed=failed, can_go_on=False)
 

@@ -1,6 +1,6 @@
 """Runs commands on hosts, and explains why ranks cannot run there.
 
-Only jobs on several hosts import this module, because its imports are slow.
+Only the doctor and jobs on several hosts import this module, because its imports are slow.
 """
 
 import os

@@ -69,7 +69,7 @@ class Loop:
         return self._last - self._held_up
 
     def after(self, seconds: float, action: Callable[[], object]) -> None:
-        """Calls `action` once when so many seconds of `time` have passed."""
+        """Calls `action` once when ``seconds`` of `time` have passed."""
         heapq.heappush(self._alarms, (self.time + seconds, next(self._order), action))
 
     def close(self) -> None:

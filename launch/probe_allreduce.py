@@ -61,7 +61,7 @@ def measure_between(world: MPI.Comm, size: int) -> float:
             world.Send(buffer, 0)
         times.append((MPI.Wtime() - start) / 2)
     world.Barrier()
-    return statistics.median(times[2:] or times)  # the first two also connect the ranks
+    return statistics.median(times[2:] or times)  # the first message connects the ranks
 
 
 def main() -> None:

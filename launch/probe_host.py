@@ -256,7 +256,8 @@ def folders() -> dict[str, object]:
 
 
 def connection() -> str:
-    """Returns "yes" if this host can reach the doctor on its port; otherwise raises OSError.
+    """Returns "yes" if this host can reach the doctor on its port, or "not needed" if no port was
+    passed; otherwise raises OSError.
 
     Example:
         >>> connection()  # doctest: +SKIP

@@ -49,7 +49,8 @@ def read(path: str) -> str:
 
 
 def ask(command: Sequence[str], seconds: float = 60.0) -> str:
-    """Returns the output of a command, including errors; empty if the command cannot be started.
+    """Returns the output of a command, including errors; empty if the command cannot be started, or
+    takes more than ``seconds``.
 
     Example:
         >>> ask(["echo", "hello"]), ask(["/nowhere/program"])

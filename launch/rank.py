@@ -33,7 +33,7 @@ JOB_VARIABLE = "MPCHAIN_JOB"
 # This variable holds the pipe for the program's reports; it is set if there is a page.
 PAGE_VARIABLE = "MPCHAIN_PAGE"
 START_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start_program.py")
-# start_program.py writes these bytes into the pipe for stacks: one of PHASES at the begin of each
+# start_program.py writes these bytes into the pipe for stacks: one of PHASES at the start of each
 # phase, and OVER at the end.
 OVER = b"\0"
 PHASES = bytes(range(1, 6))
@@ -48,8 +48,7 @@ GRACE = 2.0
 TIME_TO_TELL = 0.2
 WHERE = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 5) + 5
 TIME_TO_CONNECT = 5.0
-# mpirun's daemon gets this many seconds to end after a program that failed; after other programs it
-# gets the grace period.
+# mpirun's daemon gets this many seconds to end after a program that failed.
 TIME_TO_FOLLOW = 8.0
 # At these times, in seconds, the supervisor records MPI's shared memory, because the program may be
 # killed at any time.

@@ -172,7 +172,7 @@ def _is_starter(path):
 
 
 def describe_numbers(numbers: list[int]) -> str:
-    """Returns a text that names ranks, which must be in ascending order.
+    """Returns a text that names ranks, in ascending order.
 
     Example:
         >>> describe_numbers([0, 1, 2, 5])

@@ -166,7 +166,8 @@ def _replicas(number, container):
 
 
 def _yaml(value, indent=""):
-    """Returns lines of YAML for a value: a dictionary, a list, a text or a whole number."""
+    """Yields the lines of YAML for a dictionary or a list of dictionaries, lists, texts and whole
+    numbers."""
     if isinstance(value, dict):
         items = [(f"{key}:", each) for key, each in value.items()]
     else:

@@ -93,9 +93,9 @@ def library(module: str, message: str) -> ModuleType:
 
     Example:
         >>> from mpchain import annexes
-        >>> annexes.library("no_such_library", "plot: draws by it ({error})")
+        >>> annexes.library("no_such_library", "plot needs no_such_library ({error})")
         Traceback (most recent call last):
-        RuntimeError: plot: draws by it (No module named 'no_such_library')
+        RuntimeError: plot needs no_such_library (No module named 'no_such_library')
     """
     try:
         return importlib.import_module(module)

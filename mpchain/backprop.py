@@ -44,8 +44,8 @@ def backward(
     Args:
         outputs: list or tuple of Variables.
         grad_outputs: one gradient (or None) per output. If None, each output's ``grad_var`` is used
-            (once for an output that is listed twice) and then released; outputs without a gradient
-            contribute nothing.
+            (once for an output that is listed twice), and then released unless the output is a
+            leaf; outputs without a gradient contribute nothing.
         enable_double_backprop: whether to record the graph of the gradients.
         on_leaf: function that is called with each leaf variable as soon as its gradient is final.
 

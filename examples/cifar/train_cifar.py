@@ -31,7 +31,7 @@ from mpchain.typing import Array
 
 
 class ConvolutionAndNorm(mpchain.Chain):
-    """A 3x3 convolution and batch normalization, without an activation."""
+    """A convolution and batch normalization, without an activation."""
 
     def __init__(self, n_in: int, n_out: int, stride: int = 1, ksize: int = 3):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Computes a penalty on the norm of a gradient by backpropagation on backward and forward graph.
+"""Computes a penalty on a gradient's norm by backpropagation on the backward and forward graphs.
 
     python both_graphs.py [--check]
 

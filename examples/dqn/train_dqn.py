@@ -41,7 +41,7 @@ class Carts:
     def step(self, actions: Array) -> tuple[Array, Array]:
         """Applies actions; returns the next states (n, 4) and, as bools (n,), which carts failed.
 
-        Failed carts start again.
+        Failed carts start again, and so do carts whose episode has ``N_STEPS`` steps.
         """
         x, v, angle, spin = self.states.T
         force = np.where(actions == 1, 10.0, -10.0)

@@ -87,7 +87,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batchsize", type=int, default=20, help="images in a global batch")
     parser.add_argument("--few", type=int, default=100, help="images for fine-tuning")
     parser.add_argument("--out", default="result", help="folder of the results")
-    parser.add_argument("--resume", help="trained model, instead of the first part")
+    parser.add_argument("--resume", help="trained model; the first training is skipped")
     parser.add_argument("--test", action="store_true", help="run a few seconds on synthetic data")
     args = parser.parse_args()
     if args.test:

@@ -82,7 +82,7 @@ def main() -> None:
         serializers.load_npz(args.resume, trainer)
     trainer.run()
 
-    # The trained model classifies new rows.
+    # The trained model classifies some rows.
     with mpchain.using_config("train", False), mpchain.no_backprop_mode():
         scores = network(model.xp.asarray(rows[::40]))
     if comm.rank == 0:

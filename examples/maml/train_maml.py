@@ -24,7 +24,7 @@ from mpchain.typing import Array
 
 
 class Net(mpchain.ChainList):
-    """A network that can also compute with given parameters instead of its own."""
+    """A network that computes with given parameters, which may differ from its own."""
 
     def __init__(self, n_units: int):
         super().__init__(L.Linear(1, n_units), L.Linear(n_units, n_units), L.Linear(n_units, 1))

@@ -78,7 +78,7 @@ def parse_arguments() -> argparse.Namespace:
     # mpchain-launch sets this variable when it restarts the script.
     resume = os.environ.get("MPCHAIN_RESUME")
     parser.add_argument("--resume", default=resume, help="snapshot to resume from")
-    parser.add_argument("--snapshot", type=int, help="iterations between snapshots, not an epoch")
+    parser.add_argument("--snapshot", type=int, help="updates between snapshots; default: 1 epoch")
     parser.add_argument("--double", action="store_true", help="compute in float64")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--test", action="store_true", help="a few seconds: two epochs")

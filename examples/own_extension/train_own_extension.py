@@ -67,7 +67,7 @@ class HalveOnPlateau(training.Extension):
 
 
 class SlowestRank(training.Extension):
-    """Prints at the end which rank spent the longest time in its updates, and how long."""
+    """Prints at the end which rank used the most CPU time during the training, and how much."""
 
     trigger = (1, "iteration")
     priority = -200  # runs after all other extensions

@@ -39,7 +39,7 @@ class ParallelConvolution2D(mpchain.Chain):
 
     def forward(self, x: Array | Variable) -> Variable:
         """Returns all channels (N, n_out, H, W) on all ranks."""
-        # distribute() sums the gradients of x over the ranks, join() concatenates the channels.
+        # distribute() sums the gradients of x over the ranks; join() concatenates the channels.
         return join(self.comm, self.conv(distribute(self.comm, x)), axis=1)
 
 

@@ -4,10 +4,11 @@
     mpchain-launch -n 2 train_burgers.py        two ranks, the same numbers
 
 The function u(t, x) must satisfy u_t + u u_x = nu u_xx for 0 < t < 1 and -1 < x < 1, with
-u(0, x) = -sin(pi x) and u(t, -1) = u(t, 1) = 0; every network satisfies these conditions. backward,
-not finite differences, computes the derivatives of u. Training needs the third order: the gradient
-of u_xx with respect to the parameters. Adam, with batches of points, finds the shape of the
-solution; then L-BFGS, with all points, finds further digits. The ranks divide the points.
+u(0, x) = -sin(pi x) and u(t, -1) = u(t, 1) = 0; every network satisfies these conditions.
+Backpropagation, not finite differences, computes the derivatives of u. Training needs the third
+order: the gradient of u_xx with respect to the parameters. Adam, with batches of points, finds the
+shape of the solution; then L-BFGS, with all points, finds further digits. The ranks divide the
+points.
 
 See M. Raissi et al., Physics-informed neural networks, Journal of Computational Physics, 2019.
 """

@@ -324,7 +324,7 @@ def to_gpu(array: Any, device: Any = None, stream: Any = None) -> Any:
     Args:
         array: NumPy or CuPy array, a scalar, None, or a tuple or list of these.
         device: a CUDA device or its ID; None means the current device.
-        stream: the stream in which the copy is queued; None waits until the copy is complete.
+        stream: the stream in which the copy is queued; None means the current stream.
 
     Example:
         >>> x = mpchain.cuda.to_gpu(np.zeros(2), device=0)  # doctest: +SKIP
@@ -395,7 +395,7 @@ def should_use_cudnn(level: str, lowest_version: int = 0) -> bool:
 
     Args:
         level: '==always' or '>=auto', the condition for ``config.use_cudnn``.
-        lowest_version: the minimum version of cuDNN.
+        lowest_version: accepted for programs that pass it, but not checked.
 
     Raises:
         ValueError: ``level`` has another value.

@@ -147,8 +147,8 @@ class Connection:
             return f"NCCL has failed (error {int(code)}){self._reason()}" if code else None
 
     def revoke(self) -> None:
-        """Aborts all work at once, even work that waits for lost ranks, whose outputs are
-        undefined.
+        """Aborts all work at once, even work that waits for lost ranks; the outputs of this work
+        are undefined.
 
         Any thread may call this method. Afterwards :meth:`shrink` and :meth:`abort` can be called.
         """

@@ -165,7 +165,7 @@ def capture(function: Callable[..., Any]) -> Captured:
     """Records what a function computes, and replays it in later calls with equal shapes.
 
     The first call with arguments of certain shapes runs normally. The next two calls are recorded
-    and compared (two more if the recordings differ), and all later calls are replayed. A replay
+    and compared (two more if the replay differs once), and all later calls are replayed. A replay
     makes the same calls of NumPy and of kernels, in memory that was planned once, and creates
     neither Variables nor a graph. Optimizers update normally, with the gradients that a replay
     computed. A replay repeats reports, random draws, and the step's writes into arrays.

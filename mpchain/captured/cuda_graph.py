@@ -128,8 +128,8 @@ class CudaGraph(Graph):
                 n_bytes = cublas.workspace_bytes(capability) if cublas else 0
                 self.workspace = self._cupy.empty(n_bytes, np.uint8)
                 self._stored: Any = self._cupy.zeros(_MOST_NUMBERS, np.float64)
-                # The comparison with a step would not notice if launches lost its arguments, and
-                # the graph's memory already held them.
+                # The graph's memory begins with other values than the arguments. Otherwise, the
+                # comparison would not notice launches that do not copy arguments.
                 self._inputs = [other_values(x) for x in arrays]
                 self._carried = Carried(_parts(state.links))
 

@@ -198,7 +198,7 @@ class Plan:
         return [(param, self._at(grad)) for param, grad in grads]
 
     def _player(self, call):
-        """Returns the entries of a replay for a call: tuples of a kind, a function and its
+        """Returns the entry of a replay for a call: a tuple of a kind, a function and its
         arguments."""
         if call.kind == "guard":
             return "call", _check_guard, (self._at(call.args[0]), call.args[1])

@@ -59,7 +59,7 @@ class RanksOfOptimizer(Ranks):
         ['of this rank alone']
     """
 
-    # Typed Any, because this module must not import a multi-node optimizer's annex.
+    # The type is Any, because mpchain.captured must not import mpchain.distributed.
     def __init__(self, optimizer: Any):
         self._optimizer, self._comm = optimizer, optimizer.communicator
 

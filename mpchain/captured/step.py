@@ -29,7 +29,7 @@ _MOST_BYTES = 1 << 24  # changes of larger arrays are not looked for
 _MOST_CHANGES = 8
 # changes that are this many calls apart, such as one per epoch, are not counted together
 _RARELY = 32
-_MOST_OTHERS = 32  # capture gives up after this many consecutive calls without a plan
+_MOST_OTHERS = 32  # capture gives up after this many consecutive calls without a replay
 
 
 class Stage(enum.Enum):
@@ -63,7 +63,7 @@ class Step:
         self._n_attempts = self._n_others = 0
         self._has_mismatched = False
         self._n_calls = 0
-        # this maps a label to a number of changes and the number of the last call
+        # this maps a label to a number of changes and the number of the call with the last change
         self._changes: dict[str, tuple[int, int]] = {}
         self._forget()
 
@@ -179,8 +179,8 @@ class Step:
             try:
                 reason = self._learn(recorder, state, inputs, proof, given, result)
             except Exception as error:
-                # An error in the code below does not stop the program, because the step has already
-                # run.
+                # An error of the plan or of the comparison does not stop the program, because the
+                # step has already run.
                 reason = f"{type(error).__name__}: {error}"
         if self._n_attempts > _MOST_ATTEMPTS:
             reason = reason or "parameters or persistent values are replaced in each step"

@@ -120,7 +120,7 @@ class Surroundings:
         self._of_arguments: set[str] = set()  # these are names of attributes of arguments
         self._has_computed = False  # this is True if code computes names of attributes
         self._objects: list[Any] = []
-        # These are objects that are still to be visited, with the names of the objects that hold
+        # These are objects of libraries, with the names of the variables or attributes that hold
         # them.
         self._of_libraries: list[tuple[Any, Any]] = []
         self._of_links: set[int] = set()

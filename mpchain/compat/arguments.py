@@ -141,7 +141,7 @@ def _set_batched_copy(self, value):
 
 
 def _keep_v(self, link, matrix):
-    """Normalizes a weight, and stores the right singular vector, as Chainer's hook does."""
+    """Returns a weight's singular vectors, and stores the right one, as Chainer's hook does."""
     u, self.v = _singular_vectors(self, link, matrix)
     return u, self.v
 

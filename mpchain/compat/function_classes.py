@@ -508,8 +508,8 @@ def _shown_to_hooks(self):
 
 
 def _linear_as_chainer(linear):
-    """Returns ``linear`` that applies Chainer's three functions to inputs of more than two axes:
-    Reshape, LinearFunction and Reshape."""
+    """Returns ``linear`` that applies Chainer's functions to inputs of more than two axes: Reshape,
+    LinearFunction and, if there are several batch axes, another Reshape."""
 
     @functools.wraps(linear)
     def call(x, W, b=None, n_batch_axes=1):
@@ -596,7 +596,7 @@ _creator_node: Any = Variable.creator_node
 
 
 def _replace(new):
-    """Replaces functions that links, and modules other than the families, refer to."""
+    """Replaces functions in ``mpchain.functions`` itself, and in modules of links."""
     for module in list(sys.modules.values()):
         name = getattr(module, "__name__", "")
         if name == "mpchain.functions" or name.startswith(

@@ -83,7 +83,7 @@ class CompatModule(types.ModuleType):
 
 
 def find(module: str, name: str) -> Any:
-    """Returns the object that has a name in a module of Chainer, or MISSING."""
+    """Returns the object that has a name in a module of Chainer, or ``_MISSING``."""
     if name.startswith("__"):
         return _MISSING
     if name in names.SPECIAL.get(module, ()):

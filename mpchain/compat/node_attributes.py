@@ -1,4 +1,4 @@
-"""Computes the attributes of Chainer's functions that exporters read and that are no arguments."""
+"""Computes the attributes of Chainer's functions that exporters read and that are not arguments."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
