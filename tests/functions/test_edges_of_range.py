@@ -68,7 +68,7 @@ RATIONAL = ["arctan", "lorentzian", "arctan2", "inverse_part", "divide", "power"
 
 
 def _erfc(x):
-    """mpmath's erfc fails far from zero, where the result is 2, or below every number."""
+    """mpmath's erfc fails far from zero, where the result is 2, or too small for every dtype."""
     return mpmath.erfc(x) if abs(x) < 1e4 else mpmath.mpf(0 if x > 0 else 2)
 
 

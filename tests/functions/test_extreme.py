@@ -83,7 +83,8 @@ HUGE = np.array([[1e4, -1e4, 0], [1e4, 1e4, 1e4], [-1e4, -1e4, -1e4], [1e-30, -1
 
 
 def _differentiated(name, array):
-    """Returns the output, and the first- and second-order gradients of a sum of the output."""
+    """Returns the output, the gradient of its sum by backward and by grad, and the gradient of the
+    squared gradient."""
     x = Variable(array)
     y = ROBUST[name](x)
     (g,) = mpchain.grad([F.sum(y)], [x], enable_double_backprop=True)

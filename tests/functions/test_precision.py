@@ -54,8 +54,8 @@ def _drawn(shapes, dtype, seed):
 
 
 def _computed(name, input_dtype, dtype):
-    """Returns the output, and the gradients of a loss and of its squared gradients, by all
-    arguments."""
+    """Returns the output, the arguments, and by them the gradients of a loss and of its squared
+    gradients."""
     function, inputs, parameters = FUNCTIONS[name]
     xs = _drawn(inputs, input_dtype, 0) + _drawn(parameters, dtype, 1)
     y = function(*xs)

@@ -52,8 +52,8 @@ def _mlp(call):
 
 
 def _shared_weight(call):
-    """Returns a result in which the argument, another argument and the parameter depend on each
-    other."""
+    """Returns a function whose first call has two arguments, one of which depends on the other and
+    on the parameter of the call."""
 
     def function(x, W, V):
         h = F.tanh(F.matmul(x, W))

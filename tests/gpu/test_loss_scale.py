@@ -44,7 +44,7 @@ def _train(model, optimizer, steps, observe=lambda: None):
 
 
 def _trained(device, make, dtype="f", fp32=False, hook=None):
-    """Returns parameters, counts, loss scales and warnings."""
+    """Returns parameters, counts, the loss scale and warnings."""
     model = _model(device, dtype)
     optimizer = make().setup(model)
     optimizer.use_fp32_update(fp32)

@@ -226,7 +226,7 @@ def test_shared_memory_is_one(comm):
 
 
 def test_many_ranks_take_turns(on_hosts):
-    """In steps of many sums, with calls of Test between them, the numbers of stages never mix."""
+    """In steps of many sums, with calls of Test between them, no rank confuses counts of stages."""
     buffers = on_hosts.make_buffers([(50, "int64")] * 3)
     for step in range(30):
         fill(buffers, on_hosts.rank, step)

@@ -410,7 +410,8 @@ def _shard(comm, n):
 
 
 def _penalized(comm, x, t, W, V):
-    """Returns the loss with a penalty on the norm of the gradient of all samples' loss."""
+    """Returns this rank's loss, the norm of the gradient of all samples' loss, and this rank's
+    share."""
     mine, share = _shard(comm, len(x))
     loss = _mean_loss(x[mine], t[mine], W, V)
     gradients = mpchain.grad([loss * share], [W, V], enable_double_backprop=True)

@@ -341,8 +341,8 @@ class Counting(Chain):
 
 @pytest.mark.parametrize("n_per_rank", [0, 1, 2, 5])
 def test_persistent_values_follow_the_mean_of_the_micro_shards(reproducible, n_per_rank):
-    """The results of micro-shards are weighted by numbers of samples; values that are equal do not
-    change."""
+    """The results of micro-shards are weighted by numbers of samples; results that are equal are
+    taken as they are."""
     n = n_per_rank * reproducible.size
     model = Counting()
     mean, n_calls = model.mean, model.n_calls

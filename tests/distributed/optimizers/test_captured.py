@@ -389,7 +389,7 @@ def updater_of(kind, comm, *args, graph=True, n=24, n_batch=6, **options):
 
 
 def results_of(updater, model, n_steps):
-    """Returns the parameters and reports of each step."""
+    """Returns the reports and parameters of each step."""
     reporter, found = mpchain.Reporter(), []
     reporter.add_observer("main", model)
     with reporter:
