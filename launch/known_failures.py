@@ -51,7 +51,7 @@ KNOWN = [
     (rb"not enough slots available", "the hosts have fewer slots than there are ranks", "give more "
      "hosts or slots (--hosts a:4,b:4), or --oversubscribe"),
     (rb"detected an attempt to run as root", "Open MPI refuses to run as root", "set "
-     "OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, as in a container"),
+     "OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, as is usual in a container"),
     (rb"Could not resolve hostname", "a host name is unknown here", "correct --hosts, or add the "
      "host to /etc/hosts or to ~/.ssh/config"),
     (rb"Host key verification failed", "ssh does not know the key of a host", "run ssh HOST true "

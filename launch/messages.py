@@ -41,7 +41,8 @@ STOP = b"S"
 # sends the program's state, CPU seconds, bytes read and written, and number of wake-ups.
 BEAT = b"B"
 
-# These are the longest payload of any message, and of the first message of an unidentified client.
+# These are the longest payloads, in bytes: of any message, and of the first message of a client
+# that has not identified itself.
 LONGEST, LONGEST_HELLO = 1 << 24, 1 << 10
 
 HEADER = struct.Struct("!cI")
@@ -73,7 +74,7 @@ def watch_over(connection: socket.socket, seconds: float) -> None:
 
     A host that loses power or network cannot close its connections. The kernel of a live host
     answers even if its program is busy. Connections within one host must not use this function,
-    because they may be silent for any time while the user stops the terminal.
+    because they may be silent for any time while the user pauses the terminal.
 
     Example:
         >>> with socket.socket() as connection:

@@ -25,9 +25,9 @@ LONGEST_PERIOD = 5.0
 IN_MPI_INIT, IN_CREATE = 2, 4
 GATES = {IN_MPI_INIT: "MPI_Init", IN_CREATE: "create_communicator"}
 # This many timeouts may pass in three cases: a rank still computes after all other ranks have
-# finished, all ranks are in MPI_Init, or a rank on its way to MPI_Init only wakes up again and
-# again, which may mean that it receives data from a network. A rank that works on its way to
-# MPI_Init has no limit.
+# finished, all ranks are in MPI_Init or in create_communicator, or a rank on its way there only
+# wakes up again and again, which may mean that it receives data from a network. A rank that works
+# on its way there has no limit.
 MOST_TIMEOUTS_OF_WORK = 6
 TIME_TO_ANSWER = 1.0
 # /proc shows these states for a process that is stopped by a signal such as SIGSTOP, or by a

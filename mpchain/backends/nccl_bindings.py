@@ -207,7 +207,7 @@ def find_binding(name: str | None = None) -> str:
     """Returns the name of a binding, by default the first of ``BINDINGS`` that works here.
 
     Raises:
-        RuntimeError: the named binding, or any binding at all, does not work here.
+        RuntimeError: the named binding does not work here, or, without a name, no binding does.
         ValueError: there is no binding named ``name``.
 
     Example:

@@ -21,7 +21,8 @@ class Read(NamedTuple):
         attributes: pairs of the name of a variable (None for other expressions) and the name of the
             attribute that is read from its value.
         as_text: names that appear as strings, as in ``getattr(x, "name")``.
-        modules: names of modules that are imported.
+        modules: names that may belong to imported modules, such as all strings in code that imports
+            by name.
         has_computed: whether attributes may be read by names that the code computes.
     """
 

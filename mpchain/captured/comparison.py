@@ -24,7 +24,7 @@ class _Known(NamedTuple):
     dtype: np.dtype
 
     def __repr__(self) -> str:
-        return f"an array {self.shape} of its own"
+        return f"an array {self.shape} that the step created or received"
 
 
 class _Constant(NamedTuple):

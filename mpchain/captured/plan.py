@@ -380,7 +380,7 @@ def _check_guard(array, expected):
 
 
 def _read_by(call: Call):
-    """Returns the arrays that a call reads, including arrays that the call changes only in part."""
+    """Yields the arrays that a call reads, including arrays that the call changes only in part."""
     yield from arrays_in(call.args, call.kwargs)
     if "where" in call.kwargs:
         yield from call.results

@@ -164,7 +164,7 @@ class State:
                 place.set(views.setdefault(id(array), array.view(kind)))
 
     def unwrap(self) -> str | None:
-        """Undoes :meth:`wrap`; returns the name of a parameter whose array was replaced after
+        """Undoes :meth:`wrap`. Returns a text that names a parameter whose array was replaced after
         :meth:`wrap`; None if there is none."""
         odd = None
         for param, array in zip(self.params, self._arrays):

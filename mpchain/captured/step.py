@@ -142,7 +142,7 @@ class Step:
         state = self._state
         if state and self.plan is not None and not (state.fits() and state.keeps_the_same()):
             if self.stage is Stage.REPLAY:
-                return "links carry other state", self._as_always(args, kwargs)
+                return "links have state of other shapes", self._as_always(args, kwargs)
             self._begin_anew()
         if self._state is None or self._around is None:
             state, around = self._look(args, kwargs)
