@@ -18,12 +18,11 @@ def pipeline() -> Any:
         >>> from mpchain.kernels.cpu.numba_cpu import load_numba
         >>> compiler = pipeline() if load_numba() else None
     """
-    from llvmlite import binding
-    from numba.core import compiler, lowering, typed_passes
+    from numba.core import codegen, compiler, lowering, typed_passes
     from numba.core.compiler_machinery import register_pass
 
     # the extension vbmi2 is as old as the processors that keep their clock
-    if not binding.get_host_cpu_features().get("avx512vbmi2"):
+    if "+avx512vbmi2" not in codegen.get_host_cpu_features().split(","):
         return None
 
     class Lower(lowering.Lower):
