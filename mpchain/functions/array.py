@@ -16,6 +16,7 @@ from mpchain.backends.dtypes import as_dtype, is_half
 from mpchain.functions.declaring.declaration import differentiable, fit_with
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu.channels_last import is_only_last
+from mpchain.kernels.cpu.numba_reductions import sum_columns
 from mpchain.typing import Array, Axes, DTypeLike, Input, Output
 from mpchain.utils.arrays import broadcasts_to
 from mpchain.utils.type_check import InvalidType, check
@@ -191,6 +192,10 @@ def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
             if y is not None:
                 kept = () if axis is None else x.shape[:-1]
                 return y.reshape(kept + (1,) * (x.ndim - len(kept)) if keepdims else kept)
+        if is_plain and axis == 0 and x.ndim == 2 and x.size >= thresholds.compiled:
+            y = sum_columns(x)
+            if y is not None:
+                return y.reshape(1, -1) if keepdims else y
         channels_left = (0, *range(2, x.ndim))
         is_of_channels = x.ndim > 2 and axis == channels_left
         if is_of_channels and isinstance(x, np.ndarray) and is_only_last(x):
@@ -211,7 +216,9 @@ def _sum_in_parts(x, n):
     if n % part or not x.flags.c_contiguous:
         return None
     y = kernels.row_sums(x.reshape(-1, part))
-    return y if n == part else y.reshape(-1, n // part).sum(axis=None if n == x.size else 1)
+    if n == x.size:
+        return np.add.reduce(y, keepdims=True)
+    return y if n == part else np.add.reduce(y.reshape(-1, n // part), axis=1)
 
 
 @differentiable(lambda g, x_shape: np.broadcast_to(g, x_shape))

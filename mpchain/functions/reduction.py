@@ -150,14 +150,14 @@ def _extremum_derivative(g, x, y, axes):
 
 @differentiable(_extremum_derivative)
 def _max(x, axes, keepdims):
-    if x.size >= thresholds.compiled:
+    if x.size >= thresholds.compiled and (len(axes) < x.ndim or x.__class__ is not np.ndarray):
         return _extremum(x, axes, keepdims, False)
     return x.max(axis=axes if len(axes) < x.ndim else None, keepdims=keepdims)
 
 
 @differentiable(_extremum_derivative)
 def _min(x, axes, keepdims):
-    if x.size >= thresholds.compiled:
+    if x.size >= thresholds.compiled and (len(axes) < x.ndim or x.__class__ is not np.ndarray):
         return _extremum(x, axes, keepdims, True)
     return x.min(axis=axes if len(axes) < x.ndim else None, keepdims=keepdims)
 

@@ -124,6 +124,7 @@ class Operation(Generic[P, R]):
         self._asked: dict = {}
         # this maps everything on which a choice may depend to the chosen function
         self._chosen: dict = {}
+        self._plans: dict = {}  # this maps functions of kernels to functions that plan calls
         self._keys: dict = {}  # functions that return these keys, by the number of arguments
         # This is True if there are kernels for NumPy arrays besides the reference.
         self._has_choice = False
@@ -142,6 +143,7 @@ class Operation(Generic[P, R]):
         library: str,
         refuse: Callable[..., str | None] | None = None,
         dtypes: Sequence[str] | None = None,
+        plan: Callable[..., Callable | None] | None = None,
     ) -> Callable[[Callable], Callable]:
         """Decorator: adds a kernel.
 
@@ -151,6 +153,9 @@ class Operation(Generic[P, R]):
                 module's docstring lists what it may look at.
             dtypes: the names of the dtypes that the first array, of NumPy or CuPy, may have; () for
                 any dtype, None for arguments of any kind.
+            plan: a function of the same arguments that returns a function to remember with the
+                choice of the kernel: it computes the same for NumPy arrays of the same layouts and
+                equal other arguments, in less time. None means that there is none.
         """
 
         def add(compute):
@@ -160,6 +165,7 @@ class Operation(Generic[P, R]):
             self._asked.clear()
             self._chosen.clear()
             self._has_choice = self._has_choice or not library.startswith("cu")
+            self._plans[compute] = plan
             return compute
 
         return add
@@ -220,7 +226,9 @@ class Operation(Generic[P, R]):
             except KeyError:
                 if len(self._chosen) >= MOST:
                     self._chosen.clear()
-                compute = self._chosen[key] = self._choose(args)
+                compute = self._choose(args)
+                plan = self._plans.get(compute)
+                compute = self._chosen[key] = (plan and plan(*args)) or compute
             # TypeError means that an argument has no hash, such as an array of another kind
             except TypeError:
                 compute = self._choose(args)

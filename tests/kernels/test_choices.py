@@ -115,6 +115,22 @@ def test_the_configuration_is_asked_each_time(total):
     assert total(x) == "few"
 
 
+def test_a_plan_is_made_once_for_equal_layouts(total):
+    planned = []
+
+    def plan(x, scale=1):
+        planned.append(x.shape)
+        return (lambda *args: "planned") if len(x) > 2 else None
+
+    total.kernel("blas", None, (), plan)(lambda x, scale=1: "usual")
+    x = np.ones(3)
+    assert [total(x), total(x + 1), total(x[:2]), total(x[:2])] == ["planned"] * 2 + ["usual"] * 2
+    assert planned == [(3,), (2,)]
+    assert total.select(x).compute(x) == "usual"
+    with mpchain.using_config("kernels", ("blas",)):
+        assert total(x) == "usual"
+
+
 def test_no_more_choices_than_the_most(total, monkeypatch):
     monkeypatch.setattr(operation_module, "MOST", 5)
     for n in range(12):

@@ -9,6 +9,7 @@ import mpchain.functions as F
 from mpchain import Variable, kernels
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu.numba_cpu import load_numba
+from mpchain.kernels.cpu.numba_reductions import sum_columns
 
 pytestmark = [
     pytest.mark.slow,
@@ -176,6 +177,47 @@ def test_sums_of_rows(dtype):
     error = np.abs(y[3:] - expected[3:]) / np.abs(x[3:]).sum(axis=1)
     assert error.max() < 6 * np.finfo(dtype).eps
     np.testing.assert_array_equal(y[:3], expected[:3])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(301, 230), (1, 70000), (8, 9000), (9, 9000), (2100, 33)])
+def test_sums_of_columns_have_the_bits_of_numpy(dtype, shape):
+    x = np.resize(unusual(dtype), shape)
+    x[:, :3] = -0.0
+    with np.errstate(all="ignore"), thresholds.using(compiled_loop=-1):
+        expected = x.sum(axis=0)
+        for y in (F.sum(x, 0).array, F.sum_to(x, shape[1:]).array, sum_columns(x)):
+            np.testing.assert_array_equal(y, expected)
+            np.testing.assert_array_equal(np.signbit(y), np.signbit(expected))
+
+
+def test_sums_of_columns_that_numpy_computes():
+    x = np.ones((400, 400), np.float32)
+    with thresholds.using(compiled_loop=-1):
+        assert sum_columns(x) is not None
+        for other in (x[:, ::2], x.T[::2], x[:9], x.astype(">f4"), x.reshape(-1, 16), x[:0]):
+            assert sum_columns(other) is None
+        with mpchain.using_config("kernels", ("reference",)):
+            assert sum_columns(x) is None
+    with thresholds.using(compiled_loop=1 << 50):
+        assert sum_columns(x) is None
+
+
+def test_plans_of_reductions_know_their_layouts():
+    random = np.random.RandomState(0)
+    for shape in ((300, 256), (256, 300), (3, 100, 256), (300, 256)):
+        for dtype in DTYPES:
+            for _ in range(2):  # the second call uses the plan of the first
+                x = random.randn(*shape).astype(dtype)
+                for axes in ((0,), (1,)):
+                    y = kernels.extremum(x, axes, False)
+                    np.testing.assert_array_equal(y, x.max(axis=axes))
+                    y = kernels.extremum(x, axes, True)
+                    np.testing.assert_array_equal(y, x.min(axis=axes))
+                y = kernels.row_sums(x.reshape(-1, 256))
+                np.testing.assert_array_equal(y, kernel_of("row_sums").compute(x.reshape(-1, 256)))
+                with thresholds.using(threads=1):
+                    np.testing.assert_array_equal(y, kernels.row_sums(x.reshape(-1, 256)))
 
 
 @pytest.mark.parametrize("function", [F.max, F.min])

@@ -187,7 +187,14 @@ def _kept(text, options=""):
 
 
 @functools.cache
-def _compiled(function):
+def compiled(function: Callable) -> Callable:
+    """Returns a function, compiled once, that may reorder sums.
+
+    Example:
+        >>> def fill(x):
+        ...     x[:] = 1
+        >>> loop = compiled(fill) if load_numba() else fill
+    """
     # These options allow numba to reorder sums, for instructions that add eight elements at a time;
     # infinities and NaN are preserved.
     return compile_loop(function, fastmath={"reassoc", "nsz", "contract"})
@@ -204,7 +211,7 @@ def in_parts_of(function: Callable, n: int, n_elements: int, *arguments: Any) ->
         >>> if load_numba():
         ...     in_parts_of(fill, 4, 4, x)
     """
-    loop = _compiled(function)
+    loop = compiled(function)
     in_parts(lambda begin, end: loop(begin, end, *arguments), n, n_elements)
 
 
@@ -311,9 +318,9 @@ def _shift_and_scale(x, mean, scale, beta, out=None):
     y = result(x.shape, x.dtype, x, out=out)
     numbers = [v.reshape(-1) for v in (mean, scale, beta)]
     if is_only_last(x):
-        _compiled(_normalize_rows)(0, x.size // x.shape[1], rows(x), rows(y), *numbers)
+        compiled(_normalize_rows)(0, x.size // x.shape[1], rows(x), rows(y), *numbers)
     else:
-        _compiled(_shift_and_scale_channels)(_by_channels(x), _by_channels(y), *numbers)
+        compiled(_shift_and_scale_channels)(_by_channels(x), _by_channels(y), *numbers)
     return y
 
 
@@ -405,7 +412,7 @@ def _sum_rows(rows, ids, n):
     x = np.zeros((n, *rows.shape[ids.ndim :]), rows.dtype)
     flat = np.ascontiguousarray(rows).reshape(ids.size, -1)
     ids = ids.reshape(-1).astype(np.intp, copy=False)
-    _compiled(_add_rows)(x.reshape(n, -1), flat, np.where(ids < 0, ids + n, ids))
+    compiled(_add_rows)(x.reshape(n, -1), flat, np.where(ids < 0, ids + n, ids))
     return x
 
 
@@ -431,7 +438,7 @@ def add_rows(x: Array, rows: Array, ids: Array) -> bool:
         np.empty((n, 0))[ids]  # indexing raises the IndexError
     flat = np.ascontiguousarray(rows).reshape(ids.size, -1)
     ids = ids.reshape(-1).astype(np.intp, copy=False)
-    _compiled(_add_rows)(x.reshape(n, -1), flat, np.where(ids < 0, ids + n, ids))
+    compiled(_add_rows)(x.reshape(n, -1), flat, np.where(ids < 0, ids + n, ids))
     return True
 
 

@@ -10,18 +10,22 @@ import math
 
 import numpy as np
 
+from mpchain.configuration import config
 from mpchain.kernels import reference, thresholds
 from mpchain.kernels.cpu import special_loops
 from mpchain.kernels.cpu.channels_last import empty
 from mpchain.kernels.cpu.numba_cpu import (
     TOO_SMALL,
+    compile_loop,
     compile_written_loop,
+    compiled,
     in_parts_of,
     load_numba,
     why_not_compiled,
 )
 from mpchain.kernels.cpu.threads import in_parts
 from mpchain.kernels.operation import SINGLE_OR_DOUBLE
+from mpchain.typing import Array
 
 # If the sign is handled separately, the bits of floating-point numbers, read as integers, sort like
 # the numbers; a flag records NaN.
@@ -133,6 +137,21 @@ def _exponentials(x, out=None):
     return y, total, most
 
 
+def _plan(run, x, shape, of_x, of_y):
+    """Returns a function that reduces arrays like ``x`` to arrays of a shape by ``run``, given the
+    shapes in which it sees them; None for large arrays, which threads share."""
+    if x.size // thresholds.light_loop >= thresholds.threads:
+        return None
+    n, dtype = of_x[0], x.dtype
+
+    def compute(x, *constants):
+        y = np.empty(shape, dtype)
+        run(0, n, x.reshape(of_x), y.reshape(of_y))
+        return y
+
+    return compute
+
+
 def _by_rows(name, scale, out, *arrays):
     first = arrays[0]
     y = empty(first.shape, first.dtype, out=out)
@@ -234,16 +253,29 @@ def _refuse_extremum(x, axes, is_least):
     return _refuse_rows(x)
 
 
-@reference.extremum.kernel("numba_cpu", _refuse_extremum, SINGLE_OR_DOUBLE)
+def _run_extremum(x, axes, is_least):
+    """Returns the loop, the shape of the result, and the shapes in which the loop sees x and the
+    result."""
+    n, along, after = _in_three(x, axes)
+    name, of_x, of_y = "least" if is_least else "greatest", (n, along), (n,)
+    if after > 1:
+        name, of_x, of_y = f"{name} of columns", (n, along, after), (n, after)
+    shape = x.shape[: axes[0]] + x.shape[axes[-1] + 1 :]
+    return _compiled(name, x.dtype), shape, of_x, of_y
+
+
+def _plan_of_extremum(x, axes, is_least):
+    run, *shapes = _run_extremum(x, axes, is_least)
+    return _plan(run, x, *shapes)
+
+
+@reference.extremum.kernel("numba_cpu", _refuse_extremum, SINGLE_OR_DOUBLE, _plan_of_extremum)
 def _extremum(x, axes, is_least, out=None):
     """Computes the same as the reference; only the sign of zero may differ."""
-    y = empty(x.shape[: axes[0]] + x.shape[axes[-1] + 1 :], x.dtype, out=out)
-    n, along, after = _in_three(x, axes)
-    name, sizes = "least" if is_least else "greatest", (n, along)
-    if after > 1:
-        name, sizes = f"{name} of columns", (n, along, after)
-    run, x, flat = _compiled(name, x.dtype), x.reshape(sizes), y.reshape(n, *sizes[2:])
-    in_parts(lambda i, j: run(i, j, x, flat), n, x.size // thresholds.light_loop)
+    run, shape, of_x, of_y = _run_extremum(x, axes, is_least)
+    y = empty(shape, x.dtype, out=out)
+    rows, flat = x.reshape(of_x), y.reshape(of_y)
+    in_parts(lambda i, j: run(i, j, rows, flat), of_x[0], x.size // thresholds.light_loop)
     return y
 
 
@@ -251,7 +283,12 @@ def _refuse_sums(x):
     return "short rows" if x.shape[1] < thresholds.loop_row else _refuse_rows(x)
 
 
-@reference.row_sums.kernel("numba_cpu", _refuse_sums, SINGLE_OR_DOUBLE)
+@reference.row_sums.kernel(
+    "numba_cpu",
+    _refuse_sums,
+    SINGLE_OR_DOUBLE,
+    lambda x: _plan(compiled(_add), x, x.shape[:1], x.shape, x.shape[:1]),
+)
 def _row_sums(x, out=None):
     """Computes what the reference computes, with instructions that add many elements of a row at a
     time."""
@@ -266,6 +303,56 @@ def _add(begin, end, x, y):
         for i in range(x.shape[1]):
             total += x[row, i]
         y[row] = total
+
+
+# the numbers of elements whose columns NumPy has summed, by dtype
+_n_summed = {np.dtype(name): 0 for name in SINGLE_OR_DOUBLE}
+
+
+def sum_columns(x: Array) -> Array | None:
+    """Returns the sums of the columns of a matrix, with the bits of NumPy's sums; None if NumPy
+    should compute them: for small matrices, and as long as it has taken less time than the
+    compilation would take.
+
+    Example:
+        >>> sum_columns(np.ones((2, 3)))  # too small
+    """
+    n = _n_summed.get(x.dtype)
+    if n is None or x.shape[1] < thresholds.loop_row or _refuse_rows(x) is not None:
+        return None
+    if config.kernels or config.autotune:
+        return None
+    if n <= thresholds.compiled_loop:
+        _n_summed[x.dtype] = n + x.size
+        return None
+    y = np.empty(x.shape[1:], x.dtype)
+    _compiled_in_order(_add_columns)(x, y)
+    return y
+
+
+@functools.cache
+def _compiled_in_order(function):
+    return compile_loop(function)
+
+
+def _add_columns(x, y):
+    y[:] = 0  # NumPy starts from zero, too, which decides the sign of a sum of zeros
+    row = 0
+    while row + 8 <= x.shape[0]:
+        for i in range(y.size):
+            total = y[i] + x[row, i]
+            total += x[row + 1, i]
+            total += x[row + 2, i]
+            total += x[row + 3, i]
+            total += x[row + 4, i]
+            total += x[row + 5, i]
+            total += x[row + 6, i]
+            total += x[row + 7, i]
+            y[i] = total
+        row += 8
+    for rest in range(row, x.shape[0]):
+        for i in range(y.size):
+            y[i] += x[rest, i]
 
 
 def _refuse_rows(x, is_backward=False):
