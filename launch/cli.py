@@ -31,8 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: The command's arguments; None stands for the arguments of this process.
 
     Returns:
-        The exit code of the first rank that failed, or 128 + n if signal n ended that rank; 0 if no
-        rank failed; 2 for wrong use.
+        The exit code of the first rank that failed, or 128 + n if signal n ended that rank or the
+        job; 124 after ``--timeout``; 1 if ranks could not start; 2 for wrong use; otherwise 0.
 
     Example:
         >>> main(["-n", "2", "train.py", "--lr", "0.1"])  # doctest: +SKIP

@@ -50,7 +50,8 @@ class Job:
 
     Attributes:
         cause: The lines of the traceback of the rank that failed first, without prefix.
-        is_final: Whether the user ended the job, so that it must not be restarted.
+        is_final: Whether the job must not be restarted, because the user ended it, its time was
+            over, or its output could not be written.
         losses: The `Losses`: the ranks that were lost while the job continues.
         merger: The `Merger` that shows the output of the ranks.
         ranks: Maps the number of each rank whose supervisor has introduced itself to its `Rank`.

@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 from .loop import Loop, Writer
 
-# The supervisor sends these messages: HELLO has the job's token, the rank, and the name of its
-# host. OUTPUT and ERRORS have bytes that the program wrote to standard output or error.
+# The supervisor sends these messages: HELLO has the job's token, the rank, the name of its host,
+# the process ID of the supervisor, and a text about the binding. OUTPUT and ERRORS have bytes that
+# the program wrote to standard output or error.
 HELLO = b"H"
 OUTPUT = b"O"
 ERRORS = b"E"

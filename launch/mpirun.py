@@ -21,7 +21,8 @@ SHARED_MEMORY_OF_A_RANK = 1 << 26
 
 
 class UnknownMpirunError(Exception):
-    """No usable mpirun was found: all are of an unknown kind, or do not match mpi4py's library.
+    """No usable mpirun was found: all are of an unknown kind, or do not match mpi4py's library or
+    the requested kind.
 
     The message is one sentence that says what to do.
 
@@ -232,7 +233,8 @@ def find(kind: str = "auto", *, in_slurm: bool = False) -> Direct | None:
         in_slurm: Whether to use srun if there is no mpirun.
 
     Raises:
-        UnknownMpirunError: If no mpirun that was found matches the library.
+        UnknownMpirunError: If no mpirun that was found matches the library, if ``kind`` does not
+            fit the library, or if there is no srun for ``srun``.
 
     Example:
         >>> find().path  # doctest: +SKIP

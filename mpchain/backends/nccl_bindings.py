@@ -62,7 +62,8 @@ class Connection:
 
     Raises:
         RuntimeError: the binding, or NCCL itself, is missing.
-        NcclError: a call of NCCL has failed; all methods may raise this error.
+        NcclError: a call of NCCL has failed; :meth:`run`, :meth:`group` and :meth:`shrink` may
+            raise this error, too.
 
     Example:
         >>> nccl = Connection(1, new_identity(), 0)  # doctest: +SKIP

@@ -50,7 +50,7 @@ class Step:
         function: the function.
         known: objects that the function is known to use; this class adds to them.
         as_always: a function that calls ``function`` without recording.
-        ranks: the ranks that run the step together.
+        ranks: a function that returns the ranks that run the step together.
     """
 
     def __init__(
