@@ -197,6 +197,10 @@ the time for x W^T on rearranging W."""
 few_rows_of_flat, rearranged_flat = range(16, 49), 1 << 14
 """The same numbers if W has no more rows than columns."""
 
+plain_loop = 1 << 10
+"""The least number of multiplications of a product of repeated elements, which NumPy computes by a
+plain loop, for which copies that BLAS multiplies are faster."""
+
 long_sum, sum_row = 1 << 12, 1 << 10
 """The least number of elements of an array that is summed by rows, and the number of elements of
 such a row. These sums are as exact as NumPy's."""

@@ -112,3 +112,11 @@ def test_the_functions_are_numpys():
     assert get() == 1
     set_(before)
     assert get() == before
+
+
+def test_matrices_that_repeat_elements_are_copied_for_blas():
+    a, b = np.full((1, 300), 0.1, "f"), np.random.rand(300, 5).astype("f")
+    repeated = np.broadcast_to(a[:, :1], a.shape)
+    assert product.select(repeated, b).library == "numpy_cpu"
+    np.testing.assert_array_equal(product(repeated, b), np.matmul(a, b))
+    np.testing.assert_array_equal(product(b.T, repeated.T), np.matmul(b.T, a.T.copy()))

@@ -36,14 +36,27 @@ def _linear_of_few_rows(x, W, b):
     return y
 
 
-@reference.product.kernel(
-    "numpy_cpu",
-    lambda a, b, out=None: None if a.shape[-1] == 1 else "a sum of several products",
-    SINGLE_OR_DOUBLE,
-)
-def _outer_product(a, b, out=None):
-    """Returns the product of columns and rows; np.matmul would call BLAS for each of a stack."""
-    return np.multiply(a, b, out=out)
+def _refuse_for_blas(a, b, out=None):
+    """Accepts products that NumPy does not give to BLAS: columns times rows, and matrices of which
+    one repeats its elements, such as the gradient of a sum."""
+    if a.shape[-1] == 1:
+        return None
+    if a.ndim != 2 or b.ndim != 2 or a.size * b.shape[1] < thresholds.plain_loop:
+        return "a sum of several products, or few of them"
+    return None if _repeats(a) or _repeats(b) else "a sum of several products"
+
+
+def _repeats(x):
+    return any([step == 0 and n > 1 for step, n in zip(x.strides, x.shape)])
+
+
+@reference.product.kernel("numpy_cpu", _refuse_for_blas, SINGLE_OR_DOUBLE)
+def _product_without_blas(a, b, out=None):
+    """Returns the product of columns and rows, where np.matmul would loop or call BLAS for each of
+    a stack. Copies repeated elements for BLAS, whose sums have smaller errors than a loop."""
+    if a.shape[-1] == 1:
+        return np.multiply(a, b, out=out)
+    return reference.product(*[np.ascontiguousarray(x) if _repeats(x) else x for x in (a, b)], out)
 
 
 def _refuse_unless_pointwise(first, second, window):
