@@ -14,9 +14,9 @@ def job_id(environ: Mapping[str, str] = os.environ) -> str | None:
         '12.0'
     """
     for name in (
-        "MPCHAIN_JOB",
-        "PMIX_NAMESPACE",
-    ):  # mpchain-launch; PMIx servers set this
+        "MPCHAIN_JOB",  # set by mpchain-launch
+        "PMIX_NAMESPACE",  # set by PMIx servers
+    ):
         if name in environ:
             return environ[name]
     if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":  # set by srun

@@ -48,9 +48,9 @@ class RangeTest:
     def suggestion(self) -> float:
         """The rate at which the loss fell fastest; NaN if it never fell.
 
-        Each fifth of the iterations before the least loss gets a line that fits its losses best,
-        over the logarithms of the rates. The suggestion is the middle of the fifth whose line falls
-        most steeply.
+        A line is fitted to the losses, over the logarithms of the rates, in each window of
+        consecutive iterations up to the least loss; a window has a fifth of all iterations. The
+        suggestion is the middle of the window whose line falls most steeply.
         """
         if not self.losses or math.isclose(self.losses[0], min(self.losses)):
             return math.nan

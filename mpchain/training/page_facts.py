@@ -81,7 +81,8 @@ def about(trainer: "Trainer") -> dict[str, Any]:
 
 
 def learning_rates(trainer: "Trainer") -> dict[str, float]:
-    """Returns a dict from optimizer to its learning rate: ``lr`` or ``alpha``, before corrections.
+    """Returns the learning rates of the optimizers, by the names of their curves. A rate is ``lr``
+    or ``alpha``, without Adam's correction of biases.
 
     >>> learning_rates(testing.get_trainer_with_mock_updater())
     {}

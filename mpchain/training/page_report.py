@@ -236,7 +236,7 @@ class Connection:
                 os.set_blocking(file, False)
 
     def send(self, report: dict[str, Any]) -> None:
-        """Sends a report; drops the report if earlier reports fill the pipe."""
+        """Sends a report; drops the report if too many bytes of earlier reports wait."""
         if len(self._rest) < MOST_KEPT:
             self._rest += json.dumps(report).encode() + b"\n"
         with contextlib.suppress(OSError):  # the pipe is full, or has no reader

@@ -21,7 +21,7 @@ from mpchain.training.states import is_loading, serialize_optional
 def serialize_random_states(
     serializer: AbstractSerializer, device_ids: Iterable[int], iteration: int
 ) -> dict[str, Any]:
-    """Saves the states of NumPy's and Python's global generators and of ``config.rng``.
+    """Saves or reads the states of NumPy's and Python's global generators and of ``config.rng``.
 
     CuPy's generator has no readable state: saving seeds it anew, by a number that depends only on
     NumPy's state and the iteration. A resumed training on a GPU therefore equals a training that

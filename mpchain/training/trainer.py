@@ -187,8 +187,9 @@ class Trainer:
             call_before_training: whether the extension is also called once before the loop starts.
 
         Raises:
-            TypeError: the extension cannot be called.
-            ValueError: the extension has no name, or its trigger is invalid.
+            TypeError: the extension cannot be called, or its trigger has a wrong type.
+            ValueError: the extension has no name or is named ``training``, or the period or the
+                unit of its trigger is wrong.
         """
         if isinstance(extension, type):
             raise TypeError(

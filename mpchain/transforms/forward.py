@@ -107,8 +107,8 @@ def push(
     results = [known.get(place(y.node)) for y in ys]
     if keeps:
         return results
-    # A tangent is copied if it is a result, because results must not share memory with the caller's
-    # arrays.
+    # Views and the caller's arrays are copied, because results must not share memory with the
+    # caller's arrays.
     results = [None if t is None else as_array(t) for t in results]
     arrays = list(given.values())
     return [None if t is None else as_variable(_own(t, arrays)) for t in results]

@@ -107,8 +107,8 @@ def _product(function, ts, keeps):
 
 
 def _with_bias(function, ts, keeps):
-    """Returns tangents that are computed with a bias, which is zeros if there is no bias, so that
-    gradients can be joined.
+    """Returns tangents that are computed with a tangent of the bias, which is zeros if None is
+    given, so that gradients can be joined.
 
     Backpropagation then computes the gradient of W for the function and for its tangent as one
     product; see ``sums_over_rows``.

@@ -191,7 +191,7 @@ class ProcessQueueWriter(QueueWriter):
 
 
 class StandardWriter(QueueWriter):
-    """Writes each snapshot in a thread; the next snapshot waits until the thread has ended.
+    """Writes each snapshot in a thread; the next snapshot waits until the thread has written it.
 
     Args:
         savefun: function of ``(path, target)`` that writes the file.
@@ -208,7 +208,7 @@ class StandardWriter(QueueWriter):
 
 
 class ThreadWriter(StandardWriter):
-    """Writes each snapshot in a thread; the next snapshot waits until the thread has ended.
+    """Writes each snapshot in a thread; the next snapshot waits until the thread has written it.
 
     Args:
         savefun, kwds: see :class:`StandardWriter`.
@@ -295,7 +295,7 @@ class ProcessTask(Writer):
                 warnings.warn(f"{sentence}; another process tries again", stacklevel=1)
             else:
                 if trouble:
-                    where = "in the process for it"
+                    where = "the process that writes it raised"
                     raise RuntimeError(f"{filename} was not written; {where}:\n{trouble}")
                 return
 

@@ -269,6 +269,6 @@ class StandardUpdater(Updater):
         self.iteration = serializer("iteration", self.iteration)
         if not 0 <= self.iteration < 2**53:
             raise SerializationError(
-                f"{type(self).__name__}: the saved iteration must be from 0 to 2**53, not "
-                f"{self.iteration}"
+                f"{type(self).__name__}: the saved iteration must be at least 0 and below 2**53, "
+                f"not {self.iteration}"
             )

@@ -144,7 +144,7 @@ def test_a_standard_writer_waits_for_the_one_before(tmp_path):
     ("writer_class", "error", "message"),
     [
         (ThreadWriter, OSError, "no space for 0"),
-        (ProcessWriter, RuntimeError, "(?s)at_0 was not written; in the process for it:.*in save_"
+        (ProcessWriter, RuntimeError, "(?s)at_0 was not written; the process .* raised:.*in save_"
          "unless.*no space for 0"),
     ],
 )  # fmt: skip
