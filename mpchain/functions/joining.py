@@ -39,7 +39,7 @@ def _split_derivative(gys, x_shape, indexes, axis):
 @differentiable(joint=_split_derivative, n_arrays=1)
 def _split(x, indexes, axis) -> tuple[Output, ...]:
     lead, bounds = (slice(None),) * (axis % x.ndim), (0, *indexes, x.shape[axis])
-    return tuple(x[(*lead, slice(begin, end))] for begin, end in itertools.pairwise(bounds))
+    return tuple([x[(*lead, slice(begin, end))] for begin, end in itertools.pairwise(bounds)])
 
 
 def _concat_derivative(g, xs_shape, axis):
@@ -143,8 +143,10 @@ def split_axis(
             axis=axis,
             n=n,
         )
-        indices_or_sections = range(size // n, size, size // n)
-    parts = _split(x, tuple(int(i) for i in indices_or_sections), axis)
+        indexes = tuple(range(size // n, size, size // n))
+    else:
+        indexes = tuple(int(i) for i in indices_or_sections)
+    parts = _split(x, indexes, axis)
     return parts if force_tuple or len(parts) > 1 else parts[0]
 
 

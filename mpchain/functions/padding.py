@@ -79,7 +79,7 @@ def pad(
     """
     x = as_variable(x)
     widths = _per_axis("pad_width", pad_width, x.ndim)
-    whole = all(isinstance(n, int) and n >= 0 for pair in widths for n in pair)
+    whole = all([isinstance(n, int) and n >= 0 for pair in widths for n in pair])
     rule = "pad_width must hold integers that are not negative"
     check(whole, "pad", rule, x=x, pad_width=pad_width)
     options = _options(mode, keywords)
@@ -112,6 +112,8 @@ def _per_axis(name, value, n):
     """Returns a pair (before, after) for each axis; None and strings are repeated for all axes."""
     if value is None or isinstance(value, str):
         return (value,) * n
+    if value.__class__ is int:  # NumPy would take 5 microseconds
+        return ((value, value),) * n
     try:
         pairs = np.broadcast_to(np.asarray(value), (n, 2))
     except ValueError:

@@ -200,7 +200,7 @@ class Declaration:
     def apply(self, inputs: Sequence, constants: Sequence = ()) -> Any:
         """Applies the function to Variables or arrays; returns a Variable, or a tuple of
         Variables."""
-        is_narrow = any(map(_is_bfloat16_array, inputs))
+        is_narrow = True in [_is_bfloat16_array(x) for x in inputs]
         node = self.node_class_in_single() if is_narrow else self.node_class()
         node.constants = constants
         outputs = node.apply(inputs)
@@ -348,7 +348,7 @@ def multiplies_bfloat16(body: Any) -> Any:
 
 def _is_bfloat16_array(x):
     dtype = getattr(x._array if isinstance(x, Variable) else x, "dtype", None)
-    return dtype is not None and is_bfloat16(dtype)
+    return dtype is not None and dtype.kind == "V" and is_bfloat16(dtype)
 
 
 def sums_over_rows(derivative: Callable, rows: Callable | None = None) -> Callable:
