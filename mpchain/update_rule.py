@@ -376,7 +376,8 @@ class UpdateRule:
         self._fitted_array = None
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores ``t``, the states and the float32 copy of a float16 parameter."""
+        """Saves or restores ``t``, the states, and the float32 copy if the parameter is in half
+        precision."""
         loads = isinstance(serializer, Deserializer)
         if loads:
             serializer.remember(self)

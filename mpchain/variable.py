@@ -265,8 +265,8 @@ class Variable(Transferable):
         grad: initial gradient array, of the shape and dtype of ``data``.
         requires_grad: whether gradients flow into the variable.
 
-    Comparison operators raise NotImplementedError, because ``==`` cannot be differentiated: compare
-    the arrays. NumPy functions that mpchain knows (``np.exp(x)``, ``np.sum(x, axis=0)``) accept
+    Comparison operators raise TypeError, because ``==`` cannot be differentiated: compare the
+    arrays. NumPy functions that mpchain knows (``np.exp(x)``, ``np.sum(x, axis=0)``) accept
     Variables.
 
     Example:
@@ -445,8 +445,8 @@ class Variable(Transferable):
         """Copies the values of the array of ``var`` into the array of this variable, across
         devices.
 
-        If both variables are parameters and one has no array, this one is initialized with the
-        shape of the other.
+        A parameter without an array is first initialized with the shape of the other variable. If
+        the other variable has no array either, nothing is copied.
 
         Raises:
             ValueError: a variable has no array and cannot be initialized.

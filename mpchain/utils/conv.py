@@ -112,7 +112,7 @@ def _side_by_side(img, window):
     if min(window.out_size) <= 0:
         raise ValueError(
             "im2col: windows must not be larger than the padded array, but windows of "
-            f"{window.ksize} are larger than the padded {window.in_size}"
+            f"{window.ksize} are larger than {window.in_size} with a padding of {window.pad}"
         )
     columns = kernels.unfold_windows(img, window)
     return columns.reshape(*img.shape[:2], *window.ksize, *window.out_size)

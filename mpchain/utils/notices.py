@@ -39,7 +39,7 @@ def nondeterministic(f_name: str) -> None:
     if config.warn_nondeterministic:
         message = (
             "Potentially non-deterministic code is being executed while "
-            f"config.warn_nondeterministic set. Source: {f_name}"
+            f"config.warn_nondeterministic is set. Source: {f_name}"
         )
         warnings.warn(message, UserWarning, stacklevel=2)
 

@@ -91,7 +91,8 @@ def _cuda():
 
 
 def _plans_of_cudnn():
-    """Returns "yes" if cuDNN can plan a convolution, else the reason. The call starts cuDNN."""
+    """Returns a dict whose entry is "planned" if cuDNN can plan a convolution, else the reason; an
+    empty dict without a GPU. The call starts cuDNN."""
     cudnn = annexes.find("gpu_kernels", "kernels.gpu.cudnn") if cuda.available else None
     return {} if cudnn is None else {"  convolution": cudnn.why_no_plan() or "planned"}
 

@@ -32,7 +32,7 @@ def waiting() -> Iterator[None]:
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
     """Context manager: excludes the work of this thread in the block, such as extensions that only
-    some ranks run.
+    some ranks run, from the time that :func:`clocks` returns.
 
     >>> with aside():
     ...     pass

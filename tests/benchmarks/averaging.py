@@ -19,7 +19,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SIZES = {32 << 20: 2, 64 << 10: 100}  # maps each size to the number of repetitions in a turn
-NAP = 2e-3  # the number of seconds during which waiting ranks sleep
+NAP = 2e-3  # seconds that rank 0 sleeps before it copies; the other ranks sleep 20 times as long
 
 
 def rank(n_turns: int) -> None:

@@ -61,8 +61,8 @@ BY_WALL_TIME = {"worker_processes"}  # other processes do the work
 COUNTED = {"mlp", "lenet", "vgg", "resnet18", "resnet50", "resnet50_inference", "transformer"}
 # The workload of nn.LSTM is not counted, because PyTorch does not count its kernel.
 COUNTED |= {"language_model_of_cells"}
-LONGEST_TURN = 0.3  # the longest turn in seconds
-# The numbers of steps and seconds: optimizers are compiled after some steps.
+LONGEST_TURN = 0.3  # the seconds of mpchain's turn, which is rounded up to whole steps
+# The most steps and the most seconds of the warm-up: optimizers are compiled after some steps.
 WARM_UP, LONGEST_WARM_UP = 120, 2
 COLUMNS = {
     "/ PyTorch": ("mpchain", "torch"),
@@ -137,8 +137,8 @@ def kinds_for(name, with_compile):
 
 
 def measure(name, kinds, threads, rounds):
-    """Runs the variants of a workload in turns; returns the workers by kind, and counted
-    operations."""
+    """Runs the variants of a workload in turns; returns the workers by kind, and a dict with the
+    reason against a captured step and the counted operations."""
     found = {}
     with contextlib.ExitStack() as stack:
         workers = {}

@@ -26,7 +26,7 @@ from mpchain.distributed import (
 from mpchain.distributed.watch import losses
 from tests.distributed import ranks
 
-BLOCK = 10  # the number of steps of an elastic job, then of another job
+BLOCK = 10  # the number of elastic steps in a row, then of other steps
 
 
 class Elastic:

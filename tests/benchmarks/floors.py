@@ -30,7 +30,7 @@ TURN, WARM_UP = 0.06, 0.7  # seconds
 
 
 def recorded(torch, step):
-    """Returns the (operation, arguments) of a step that the floor consists of, as functions."""
+    """Returns the operations of a step that make up the floor, as functions without arguments."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     calls = []

@@ -1,4 +1,4 @@
-"""Compares functions with PyTorch's, forward and backward, at three sizes, sorted by loss.
+"""Compares functions with PyTorch's, forward and backward, at three sizes, sorted by quotient.
 
     python -m tests.benchmarks.functions             # all
     python -m tests.benchmarks.functions gelu conv   # those whose names contain one of these words

@@ -30,7 +30,7 @@ class Group:
     """Processes that repeat one workload together on request.
 
     Args:
-        name (str): of the group.
+        name (str): name of the group.
         workload (str): Python text that defines ``step()``.
         launcher (str): ``mpirun``, ``torch`` (environment variables) or ``alone`` (independent).
         python (str): the interpreter.

@@ -2,8 +2,8 @@
 
 Run with ``python -m tests.benchmarks.iterators``. The program compares mpchain's iterators with
 ``concat_examples`` and PyTorch's ``DataLoader``, in turns, in wall-clock time, without and with two
-worker processes, which are started before. It prints medians of an epoch in milliseconds, ratios to
-PyTorch's, and the largest ratio of two consecutive turns.
+workers, which are started before the first measured epoch. It prints medians of an epoch in
+milliseconds, ratios to PyTorch's, and the largest ratio in a round of turns.
 """
 
 import argparse

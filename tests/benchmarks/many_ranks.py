@@ -2,11 +2,11 @@
 
 ``python -m tests.benchmarks.many_ranks`` starts ranks by mpchain-launch, most of which have no core
 of their own. They train a small network for 20 steps with the default communicator, and end. For
-each number of ranks, the program prints these times in seconds: until all ranks had imported
-mpchain and initialized MPI, for making communicator and optimizer and the first step, and for a
-step. For each rank, it prints its private memory and its share of shared memory, the MPI messages
-until the end of the first step and in each later step, and the Python calls of a step, including C
-functions: the median over the steps of the largest number of all ranks.
+each number of ranks, the program prints these times: until all ranks had imported mpchain and
+initialized MPI, for making communicator and optimizer and the first step, for a step, and until the
+command returned. It also prints the largest of all ranks' private memory, alone and with the share
+of shared memory, of their MPI messages until the end of the first step and in each later step, and
+of their Python calls in a step, including C functions (medians over the steps).
 """
 
 import argparse

@@ -62,7 +62,8 @@ def test_any_number_of_axes():
 
 def test_windows_larger_than_the_image():
     with pytest.raises(
-        ValueError, match=r"windows of \(8, 2\) are larger than the padded \(7, 6\)"
+        ValueError,
+        match=r"windows of \(8, 2\) are larger than \(7, 6\) with a padding of \(0, 0\)",
     ):
         conv.im2col(IMAGES, 8, 2, 1, 1, 0, 0)
 
