@@ -40,7 +40,8 @@ if not os.environ.get("MPCHAIN_TEST_CHAINER_PYTHON"):
 
 LONGER_THAN_SLOW = ("long", "nightly")
 
-# The thread of tqdm's monitor would run until the end of all tests; some tests must be alone.
+# The thread of tqdm's monitor would run until the end of all tests, but during some tests no other
+# thread may run.
 tqdm.tqdm.monitor_interval = 0
 
 
@@ -53,7 +54,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--nccl",
         choices=["nccl4py", "cupy", "pynccl"],
-        help="by what the tests call NCCL; default: what programs use",
+        help="the binding by which the tests call NCCL; default: the one that programs use",
     )
 
 
@@ -140,8 +141,8 @@ def device(request):
 
 @pytest.fixture(params=["known at once", "known late"])
 def when(request, monkeypatch):
-    """Returns when the host learns the result of a step on a GPU: before the next step, or as late
-    as possible."""
+    """Sets when the host learns the result of a step on a GPU: before the next step, or as late as
+    possible."""
     if request.param == "known late":
         monkeypatch.setattr(cuda.cupy.cuda.Event, "done", False)
 

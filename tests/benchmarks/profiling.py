@@ -43,8 +43,8 @@ def page_faults():
 
 
 def serve(questions, cpu, is_on, size):
-    """Answers a batch size with seconds and page faults of a step; answers 0, the last, with its
-    spans."""
+    """Answers a batch size with seconds and page faults of a step; answers 0, the last request,
+    with the number of spans of a step."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {cpu})
     model = L.Classifier(LeNet())

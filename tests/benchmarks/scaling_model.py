@@ -72,7 +72,7 @@ def exposed_sums(n_ranks, backward):
 def control(n_ranks):
     """Returns the seconds of the control message, without the Python of the step."""
     stages = _factors(n_ranks // GPUS_PER_HOST) if n_ranks > GPUS_PER_HOST else []
-    # In a stage, a host exchanges messages with all hosts twice: parts, and their sums.
+    # In a stage of n hosts, each exchanges messages with the others twice: parts, and their sums.
     return SHARED_SUM + sum(2 * (MESSAGE + 2 * (n - 1) * POST) for n in stages)
 
 

@@ -58,18 +58,18 @@ class Worker:
     """A process that repeats one workload on request.
 
     Args:
-        library (str): whose interpreter runs it.
+        library (str): the library whose interpreter runs the workload.
         workload (str): Python text that defines ``step()``.
-        threads (int): of its kernels.
+        threads (int): number of threads of its kernels.
         clock (str): ``cpu_time`` or ``wall_time``; by default CPU time for one thread.
         n_first (int): steps before the first turn.
         environment (dict): more variables.
-        keeps_memory (bool): mpchain keeps freed memory, as a Trainer does.
+        keeps_memory (bool): whether mpchain keeps freed memory, as in a Trainer.
 
     Attributes:
         first: what its first two steps returned, such as losses.
-        seconds: of a step, for each turn.
-        peak: most memory that it had, in MiB, after :meth:`close`.
+        seconds: list of the seconds of a step in each turn.
+        peak: the peak of its memory in MiB; None before :meth:`close`.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ def compare(title, workloads, rounds=21, repetitions=10, threads=1):
         workloads (dict): Python text by library; those whose interpreter is unknown are left out.
         rounds (int): how often each gets its turn.
         repetitions (int): steps per turn.
-        threads (int): of each process.
+        threads (int): number of threads of each process.
 
     Returns:
         dict: median seconds per step, by library.

@@ -8,8 +8,8 @@ units that are called step by step (``unrolled``; DDP by nn.LSTM):
 * ``captured``: mpchain, the step captured;
 * ``independent``: two processes of mpchain that run at the same time without exchanging anything,
   which is what the machine can do at best; the same with PyTorch;
-* ``no exchange``: mpchain with the communicator ``dummy``: what it takes longer to exchange is what
-  is not hidden behind the computation;
+* ``no exchange``: mpchain with the communicator ``dummy``: what ``mpchain`` takes longer than this
+  is the part of the exchange that is not hidden behind the computation;
 * ``at the end``: mpchain that begins to exchange when backward has ended: nothing is hidden.
 """
 

@@ -1,6 +1,6 @@
 """Measures the main numbers of ``mpchain/kernels/thresholds.py`` again, on this machine.
 
-    python -m tests.benchmarks.thresholds            # all that have a script
+    python -m tests.benchmarks.thresholds            # all numbers of SIDES
     python -m tests.benchmarks.thresholds loop product --times 9
 
 For each number and several sizes it prints the time of the way that pays from the number on, and

@@ -30,8 +30,8 @@ def state_of(model):
 
 
 def run(make, calls, captured, between=None):
-    """Calls the function that ``make`` returns with a model or None; returns all results and the
-    final state."""
+    """Calls the function that ``make`` returns, alone or with a model; returns all results, the
+    final state and gradients, and the reason after each call."""
     np.random.seed(0)
     function, *models = make()
     model = models[0] if models else None

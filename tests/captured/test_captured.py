@@ -559,7 +559,7 @@ def test_functions_of_no_module():
     ("n_mismatches", "reason"), [(1, None), (2, "a replay computed other gradients")]
 )
 def test_gradients_that_differ_once_are_recorded_again(monkeypatch, n_mismatches, reason):
-    # The input of the rectifier is almost zero, so that rounding turns it on or off.
+    # Gradients differ if rounding turns a rectifier on or off; here the comparison is replaced.
     found = []
 
     def are_close(*arguments):

@@ -597,7 +597,8 @@ class TestMemory:
         return update, x, model
 
     def _peak(self, cupy):
-        """Returns the largest number of bytes that an eager step needs."""
+        """Returns the largest number of bytes that eager steps need, and the parameters after
+        them."""
         update, x, model = self._train(cupy)
         for _ in range(4):
             update(x)

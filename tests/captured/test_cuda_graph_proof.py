@@ -144,7 +144,8 @@ DTYPES = ["f", "e", "d", "bfloat16", "i", "B", "?"]
 def test_arguments_that_do_not_reach_the_graph_are_found_before_the_first_launch(
     monkeypatch, dtype
 ):
-    """Also in the call that captures: the graph's memory does not hold its arguments."""
+    """They are found in the call that captures, too, because the graph's memory does not hold its
+    arguments."""
     monkeypatch.setattr(mpchain.cuda.cupy, "copyto", lambda to, array: None)
     model = on_gpu(L.Linear(5, 3))
     step = mpchain.capture(lambda x: F.sum(model(x.astype("f"))).array)

@@ -159,7 +159,7 @@ class TestShapesThatDependOnData:
     @pytest.mark.parametrize("name", CASES)
     @pytest.mark.parametrize("period", [4, 1])
     def test_they_are_right(self, name, period):
-        """The number of labels changes from call 4 on, or in each call."""
+        """The number of labels changes in every fourth call, or in each call."""
         function = self.CASES[name]
 
         def batch(i):

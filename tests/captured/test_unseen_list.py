@@ -32,7 +32,7 @@ def long_lists():
 
 
 def installed_functions():
-    # The function is in the tests' package, which represents an installed package here.
+    # The path of its file makes the function one of an installed package.
     settings = {"scale": 1.0}
     code = "def scale(): return settings['scale']"
     exec(compile(code, "site-packages/settings.py", "exec"), {"settings": settings}, found := {})

@@ -295,7 +295,7 @@ def counter_of_a_module():
 
 
 class Counted:
-    """A callable object that counts its calls on its class and in slots."""
+    """A callable object that stores the number of its calls and its latest result in slots."""
 
     n_calls = 0
     __slots__ = ("latest", "n")

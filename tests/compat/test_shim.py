@@ -70,8 +70,7 @@ def test_children_of_a_program_that_runs_once_find_the_packages(tmp_path, method
 
 @pytest.fixture
 def environment(tmp_path, monkeypatch):
-    """Makes a folder of installed packages; pip only appends its calls to a list, which is
-    returned."""
+    """Returns a folder of installed packages, and a list to which pip only appends its calls."""
     calls = []
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     monkeypatch.setattr(shim, "_pip", lambda *words: calls.append(words) or 0)

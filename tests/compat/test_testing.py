@@ -42,6 +42,6 @@ def test_without_pytest(tmp_path):
     program.write_text(PROGRAM, "utf-8")
     command = [sys.executable, "-m", "mpchain.compat", str(program)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    # There is a test for each of 6 dtypes and 6 functions, and there are 6 written by hand; tests
-    # on GPUs skip.
+    # For each of 6 pairs of a shape and a dtype, the decorator adds 6 tests to the one written by
+    # hand; tests on GPUs skip.
     assert run.returncode == 0 and "Ran 42 tests" in run.stderr, run.stderr

@@ -127,7 +127,7 @@ def test_copies_wait_for_what_used_the_memory_and_kernels_for_copies(notes):
         assert copied == ("record", "copies")
         assert use == ("wait", "compute", "copies", notes.index(use) - 1)
         # The copy runs beside the kernels of the previous batch, and after the kernels of the batch
-        # before.
+        # before that.
         assert middle == ([("wait", "copies", "compute", starts[k - 1])] if k > 0 else [])
 
 

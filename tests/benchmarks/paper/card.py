@@ -25,8 +25,8 @@ SHARES = {"product": 0.6, "convolution": 0.5, "attention": 0.35}
 2024); the others are assumed, alike for both libraries."""
 LAUNCH, NODE = 2e-6, 1.3e-6
 """Assumed seconds that a kernel takes in addition to its work, in a stream and in a graph. 80
-kernels take 260 us in a stream, bound by the host, and 70 us in a graph, 0.9 us each, on a GPU
-without name (https://cuda.juliagpu.org/dev/usage/graphs/)."""
+kernels take 260 us in a stream, bound by the host, and 70 us in a graph, 0.9 us each, on a GPU that
+the page does not name (https://cuda.juliagpu.org/dev/usage/graphs/)."""
 GRAPH = 10e-6
 """Assumed seconds of the host for the launch of a graph. The same page has 3.5 and 8 us."""
 INSIDE = 2.5e-6
@@ -42,14 +42,14 @@ class Kernel(NamedTuple):
     """A kernel launch.
 
     Attributes:
-        name: of the kernel.
-        n_bytes: that it reads and writes.
-        flops: of products, else 0.
-        kind: a key of :data:`SHARES`, for these.
-        grain: bytes that each thread loads, if it has one element; 0: enough to fill the memory's
-            queue.
+        name: the name of the kernel.
+        n_bytes: the bytes that it reads and writes.
+        flops: the operations of its products; 0 without products.
+        kind: the kind of the products, a key of :data:`SHARES`.
+        grain: the bytes that each thread loads, if it computes one element; 0 means enough to fill
+            the memory's queue.
         is_inside: whether a library launches it within a call, without the host's work for a call.
-        peak: the operations a second that its share is of.
+        peak: the peak of which it reaches a share, in operations per second.
     """
 
     name: str

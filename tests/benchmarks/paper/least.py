@@ -79,19 +79,19 @@ def of_resnet() -> Counter:
 
 
 def of_gpt2() -> Counter:
-    """Returns the least bytes of each operation of GPT-2 small; dropout needs none but numbers."""
+    """Returns the least bytes of each operation of GPT-2 small; dropout counts as needing none."""
     d, rows, least = ours.WIDTH, ours.BATCH * ours.LENGTH, _Least()
     x = rows * d
     for _ in range(ours.DEPTH):
         for n_in, n_out in ((1, 3), (1, 1), (1, 4), (4, 1)):
             least.product("product, bias, GELU", n_in * x, n_in * n_out * d * d, n_out * x)
-        # The product includes the GELU: it reads an input, and keeps one more.
+        # Products include the GELU and its gradient: one writes the GELU's input, one reads it.
         least.add("GELU: gradient", *[4 * x] * 2)
         least.add("attention", *[x] * 4)
         least.add("attention: gradient", *[x] * 8)
-        # The product includes the residual sum, which it reads.
-        least.add("sum with the way around", x, times=2)
-        least.add("sum with the way around: gradient", x, times=2)
+        # A product includes the residual sum, whose other term it reads.
+        least.add("residual sum", x, times=2)
+        least.add("residual sum: gradient", x, times=2)
         least.add("normalization", x, x, times=2)
         least.add("normalization: gradient", x, x, x, times=2)
         least.add("gradients of biases", 9 * x)

@@ -1,4 +1,4 @@
-"""Mixers, language models with attention, and 16 bits."""
+"""A mixer, models of text and of speech, and training in 16 bits."""
 
 import common
 import numpy as np
@@ -220,7 +220,7 @@ def gru_attention_pytorch(torch):
 
 
 def text_classifier_ours(lib):
-    """Returns a step of a classifier of words with convolutions of three widths and the maximum
+    """Returns a step of a classifier of texts with convolutions of three widths and the maximum
     over time."""
     F, L = lib.functions, lib.links
     convolutions = lib.ChainList(*(L.Convolution1D(64, 64, k) for k in (3, 4, 5)))
@@ -295,7 +295,7 @@ def _bfloat16_ours(lib, model, loss_of, *data):
 
 
 def transformer_bfloat16_ours(lib):
-    """Returns a step of a layer of a transformer under mixed_bf16."""
+    """Returns a step of two layers of a transformer under mixed_bf16."""
     F, L = lib.functions, lib.links
     with lib.using_config("dtype", lib.mixed_bf16):
         model = lib.Sequential(*(L.TransformerEncoderLayer(256, 8, 1024, 0.0) for _ in range(2)))

@@ -21,7 +21,7 @@ def augmented(image):
 
 
 class Images:
-    """A dataset of 60,000 images, which a function changes when they are read."""
+    """A dataset of ``n`` images, which a function may change when they are read."""
 
     def __init__(self, n, change=None):
         self.images = np.random.RandomState(0).rand(n, 28, 28).astype("f")

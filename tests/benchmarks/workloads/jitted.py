@@ -1,4 +1,4 @@
-"""The dense, convolutional, recurrent and adversarial workloads in jitted JAX.
+"""Some dense, convolutional, recurrent and adversarial workloads in jitted JAX.
 
 The steps are functions of the parameters and of the optimizer's state, and return both; JAX may
 reuse their memory.

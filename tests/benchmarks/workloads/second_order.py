@@ -1,7 +1,7 @@
 """Steps whose loss contains derivatives, with the same formulas in mpchain, PyTorch and jitted JAX.
 
 A loss is a function of an interface to the library (``ops``), parameters and data. Parameters are
-of linear maps, [W1, b1, W2, b2, ...], and stochastic gradient descent updates them.
+those of linear maps, [W1, b1, W2, b2, ...], and stochastic gradient descent updates them.
 """
 
 import itertools

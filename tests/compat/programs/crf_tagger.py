@@ -1,4 +1,4 @@
-"""Trains a conditional random field over sequences."""
+"""Computes the loss and the best paths of a conditional random field over sequences."""
 
 import chainer.functions as F
 import chainer.links as L

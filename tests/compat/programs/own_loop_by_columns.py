@@ -1,4 +1,4 @@
-"""Trains in a loop without trainer, which takes columns of a dataset by a permutation."""
+"""Trains in a loop without a trainer, which takes columns of a dataset by a permutation."""
 
 import chainer
 import chainer.functions as F

@@ -1,4 +1,4 @@
-"""Trains a variational autoencoder with distributions."""
+"""Computes the terms of a variational autoencoder's loss with distributions."""
 
 import chainer
 import chainer.distributions as D

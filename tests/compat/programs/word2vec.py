@@ -1,4 +1,4 @@
-"""Trains by negative sampling, with a walker alias."""
+"""Computes a loss by negative sampling, and draws from a walker alias."""
 
 import collections
 
