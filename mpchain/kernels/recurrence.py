@@ -69,19 +69,19 @@ class Lstm:
     """
 
     @staticmethod
-    def forward(spans: Spans, gates: Array, R: Array, h: Array, c: Array) -> tuple[tuple, tuple]:
-        step = compiled_step("lstm", (gates, R, h, c)) or _lstm_step
-        gates, h, c = gates.copy("C"), h.copy("C"), c.copy("C")
-        size = h.shape[1]
-        y, tanh_c, h_before, c_before = np.empty((4, len(gates), size), gates.dtype)
-        work = np.empty((len(h), 4 * size), gates.dtype)
+    def forward(spans: Spans, x: Array, R: Array, h: Array, c: Array) -> tuple[tuple, tuple]:
+        step = compiled_step("lstm", (x, R, h, c)) or _lstm_step
+        h, c, size, x = h.copy("C"), c.copy("C"), h.shape[1], np.ascontiguousarray(x)
+        gates = np.empty(x.shape, x.dtype)
+        y, tanh_c, h_before, c_before = np.empty((4, len(x), size), x.dtype)
+        work = np.empty((len(h), 4 * size), x.dtype)
         multiply = _multiplier(spans, R.T)
         for rows in spans:
             n = rows.stop - rows.start
             hn, cn, u = h[:n], c[:n], work[:n]
-            h_before[rows], c_before[rows] = hn, cn
             multiply(hn, u)
-            step(gates[rows], u, cn, tanh_c[rows], hn, y[rows])
+            before = h_before[rows], c_before[rows]
+            step(gates[rows], x[rows], u, cn, tanh_c[rows], hn, y[rows], *before)
         return (y, h, c), (gates, tanh_c, h_before, c_before)
 
     @staticmethod
@@ -110,10 +110,11 @@ class Lstm:
         return factors, product(factors.T, h_before), gh, gc
 
 
-def _lstm_step(g, u, c, t, h, y):
-    """Activates the gates of a time step, and updates the states, in place."""
+def _lstm_step(g, x, u, c, t, h, y, h_before, c_before):
+    """Computes the gates of a time step, and updates the states, in place."""
     size = c.shape[1]
-    g += u
+    h_before[...], c_before[...] = h, c
+    np.add(x, u, out=g)
     np.tanh(g[:, :size], out=g[:, :size])
     logistic(g[:, size:], out=g[:, size:])
     a, i, f, o = (g[:, k * size : (k + 1) * size] for k in range(4))

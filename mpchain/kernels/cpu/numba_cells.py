@@ -26,21 +26,25 @@ y = -positive if x < ZERO else positive""",
 }
 
 _LSTM = """
-def step(gates, u, c, t, h, y):
+def step(gates, x_, u, c, t, h, y, h_before, c_before):
     n, size = c.shape
     for row in range(n):
-        a, ua, ts = gates[row, :size], u[row, :size], t[row]
+        a, xs, ua, ts = gates[row, :size], x_[row, :size], u[row, :size], t[row]
         for j in range(size):
-            x = a[j] + ua[j]
+            x = xs[j] + ua[j]
             TANH
             a[j] = y_
-        others, us = gates[row, size:], u[row, size:]
+        others, xs, us = gates[row, size:], x_[row, size:], u[row, size:]
         for j in range(3 * size):
-            x = others[j] + us[j]
+            x = xs[j] + us[j]
             LOGISTIC
             others[j] = y_
         i, f, o = others[:size], others[size : 2 * size], others[2 * size :]
-        cs, hs, ys = c[row], h[row], y[row]
+        cs, hs, ys, hs_before, cs_before = c[row], h[row], y[row], h_before[row], c_before[row]
+        for j in range(size):
+            hs_before[j] = hs[j]
+        for j in range(size):
+            cs_before[j] = cs[j]
         for j in range(size):
             cs[j] = cs[j] * f[j] + a[j] * i[j]
         for j in range(size):
