@@ -169,7 +169,9 @@ def backward_from(
         >>> backward_from(x * x, False, False, None, lambda leaf: print(leaf.grad))
         6.0
     """
-    if y.grad_var is None:
+    # An array needs no Variable, unless the gradients get a graph.
+    gy = None if enable_double_backprop else variable.own_grad(y)
+    if gy is None and y.grad_var is None:
         if y.size > 1:
             raise ValueError(
                 f"Variable.backward: y has more than one element (shape {y.shape}): "
@@ -180,7 +182,8 @@ def backward_from(
         current.recorder.backward(on_leaf)
     if marked.exist:
         warn_of_marked("Variable.backward", [y])
-    seeds = _seeds("Variable.backward", [y], [y.grad_var], enable_double_backprop)
+    gy = y.grad_var if gy is None else gy
+    seeds = _seeds("Variable.backward", [y], [gy], enable_double_backprop)
     if y.creator_node is not None:
         _walk(seeds, enable_double_backprop, retain_grad=retain_grad, on_leaf=on_leaf)
         if not retain_grad:
@@ -236,13 +239,14 @@ def _seeds(function, outputs, grad_outputs, create_graph):
     for i, (y, gy) in enumerate(zip(outputs, grad_outputs)):
         if gy is None or not y._requires_grad:
             continue
-        gy = gy if isinstance(gy, variable.Variable) else variable.as_variable(gy)
-        if gy.array.shape != y.array.shape:
+        if create_graph or gy.__class__ is not np.ndarray:
+            gy = variable.as_variable(gy)
+        if gy.shape != y.shape:
             raise ValueError(
                 f"{function}: grad_outputs[{i}] must have the shape of its output: "
                 f"gradient {gy.shape}, output {y.shape}"
             )
-        seeds.append((y.node, gy if create_graph else gy.array))
+        seeds.append((y.node, gy if create_graph else variable.as_array(gy)))
     return seeds
 
 
@@ -254,14 +258,18 @@ def _key(node):
 def _walk(seeds, create_graph, wanted=None, retain_grad=False, on_leaf=None):
     """Runs backward. Returns the gradients of the ``wanted`` nodes; None means to fill the
     gradients of the leaves."""
-    with (
-        span("backward", "backward"),
-        using_config("enable_backprop", create_graph),
-        cuda.restored_device(),
-    ):
-        walk = _Walk(seeds, create_graph, wanted, retain_grad, on_leaf)
-        walk.run()
-        return walk.found
+    graph = using_config("enable_backprop", create_graph)
+    if current.observers is None and "cupy" not in sys.modules:
+        with graph:
+            return _walked(seeds, create_graph, wanted, retain_grad, on_leaf)
+    with span("backward", "backward"), graph, cuda.restored_device():
+        return _walked(seeds, create_graph, wanted, retain_grad, on_leaf)
+
+
+def _walked(*arguments):
+    walk = _Walk(*arguments)
+    walk.run()
+    return walk.found
 
 
 class _Walk:
