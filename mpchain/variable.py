@@ -83,8 +83,8 @@ def as_variable(obj: "Variable | Array") -> "Variable":
 
 
 def new_variable(array: Array, requires_grad: bool) -> "Variable":
-    """Returns a Variable of an array in a third of the time of ``Variable(array)``, which checks
-    that it is one.
+    """Returns a Variable of an array, without checks, in a third of the time of
+    ``Variable(array)``.
 
     Example:
         >>> new_variable(np.ones(2), True)
@@ -171,7 +171,7 @@ class VariableNode:
     @property
     def creator(self) -> Any:
         """The function that computed the variable, None for a leaf. For an old-style Function, this
-        is the Function, where :attr:`creator_node` is its node."""
+        is the Function, while :attr:`creator_node` is its node."""
         node = self.creator_node
         return node if node is None else node.creator()
 

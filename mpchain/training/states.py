@@ -90,8 +90,8 @@ class FrozenState:
             serializer(key, value)
 
     def serialize_with_names(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores the state with the names of its values, so that any object can be
-        loaded."""
+        """Saves or restores the state with the names of its values, so that an empty state can load
+        a file of any object."""
         names = serialize_optional(serializer, "names", json.dumps(list(self._values)))
         self._values = {name: self._values.get(name) for name in json.loads(names)}
         for name, value in self._values.items():

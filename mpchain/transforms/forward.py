@@ -202,7 +202,7 @@ def _of_scalar(function, ts, keeps):
 
 
 def _by_double_reverse(function, targets, ts, keeps):
-    """Returns tangents by differentiating the gradients of a function twice.
+    """Returns tangents by differentiating a function twice in reverse.
 
     The gradients of inputs are linear functions of the gradients of outputs, so backpropagation
     through the gradients of inputs multiplies by the transposed matrix.

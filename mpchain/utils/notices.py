@@ -66,7 +66,7 @@ def tempdir(**kwargs: Any) -> Iterator[str]:
 
 def final(method: Callable | None = None, *, action: type[Exception] = TypeError) -> Callable:
     """Decorator: declares that subclasses must not override a method. The class must derive from a
-    class of :func:`enable_final`.
+    class that :func:`enable_final` has returned.
 
     Args:
         method: the method.

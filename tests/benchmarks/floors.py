@@ -6,7 +6,8 @@ No program that computes the same products takes less than this floor on this pr
 PyTorch's program is recorded; then its matrix products, convolutions and attention are computed
 again on the same arrays, each by the faster of PyTorch (oneDNN) and NumPy's BLAS. Recurrent layers
 count by their products alone. Floor, mpchain and PyTorch take turns in this process, on one thread
-by CPU time; the medians are compared. Our convolutions by tiles may take less than their floor.
+by CPU time; the medians are compared. Our convolutions by tiles multiply less often, so they may
+take less than their floor.
 """
 
 import argparse

@@ -55,7 +55,7 @@ def _text(variant, name, threads):
 
 
 def measure(name, variants, threads, rounds):
-    """Returns the median seconds of a step by variant; None for variants that fail."""
+    """Returns the median seconds of a step by variant, without the variants that fail."""
     workers = {}
     for variant in variants:
         try:

@@ -3,9 +3,9 @@
     python -m tests.benchmarks.thresholds            # all numbers of SIDES
     python -m tests.benchmarks.thresholds loop product --times 9
 
-For each number and several sizes it prints the time of the way that pays from the number on, and
-that of the other one. The number should stand where the quotient falls below 1. Both sides run
-alternately, and the least time of each counts.
+For each number and several sizes it prints the time of the variant that is faster from the number
+on, and that of the other one. The number should be the size at which the quotient falls below 1.
+Both variants run alternately, and the least time of each counts.
 """
 
 import argparse

@@ -56,9 +56,9 @@ def check(make, calls=None, between=None, reason=None, replayed=True, rtol=1e-5)
     Args:
         make: returns the function, and a model or what else the function changes.
         calls: the arguments of each call.
-        between: called before each, with its number and the model.
+        between: called before each call, with the number of the call and the model.
         reason: a part of the reason against replays.
-        replayed: False if it may give any reason.
+        replayed: False if the function may give any reason.
     """
     calls = [arrays(i) for i in range(7)] if calls is None else calls
     expected = run(make, calls, False, between)

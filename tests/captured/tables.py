@@ -558,7 +558,8 @@ HOOKS = {
 
 
 def cases_of_optimizers() -> list[Case]:
-    """Returns the cases of optimizers: each rule, with a rate that changes, and each hook."""
+    """Returns the cases of optimizers: each rule, with a fixed and a changing rate, and each
+    hook."""
     cases = []
     for name, (cls, arguments, *_) in RULES.items():
         cases.append(_optimizer_case(name, arguments, cls))

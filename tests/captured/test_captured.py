@@ -79,8 +79,8 @@ def penalty_step(model, optimizer):
 
 
 def run_both(make_model, make_optimizer, make_step, shape=(5,), n_steps=7):
-    """Trains two equal models, one of them with captured steps; returns both, and the captured
-    step."""
+    """Trains two equal models, one of them with captured steps; returns both models, the results,
+    and the captured step."""
     models, results, steps = [], [], []
     for is_captured in (False, True):
         model = make_model()

@@ -156,7 +156,8 @@ def test_a_constant_loss_scale_acts_in_the_graph():
 
 
 def trained_with_dynamic_scale(is_captured, n_steps=16, each=lambda i, optimizer: None):
-    """Takes steps, some of which are skipped; returns the model, the optimizer and more."""
+    """Takes steps, some of which are skipped; returns the model, the optimizer's numbers with the
+    warnings, and for each step the reason and the number of waits for the GPU."""
     model = perceptron()
     model.to_device(GPU)
     optimizer = optimizers.Adam().setup(model)

@@ -134,7 +134,8 @@ def of_partial():
 
 
 def of_rate():
-    """Returns a step that reads a number of an optimizer."""
+    """Returns a function that makes a step that reads an optimizer's rate, and a function that
+    changes the rate."""
 
     def make():
         model = L.Linear(5, 3)

@@ -27,7 +27,7 @@ def make_trainer(framework, name, out, end):
 
     Args:
         framework (str): ``mpchain`` or ``chainer``.
-        name (str): which of :data:`OPTIMIZERS`.
+        name (str): a key of :data:`OPTIMIZERS`.
         out: the folder for the log.
         end (int): the number of iterations.
 

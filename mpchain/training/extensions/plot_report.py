@@ -20,7 +20,7 @@ class PlotReport(FigureWriter):
     the end of training, but drawing takes at most a hundredth of the training time. A resumed run
     keeps the earlier points. At the end of training a warning lists the names that were never
     reported. The y axis is named after the last parts of the names, such as ``loss``. The file of
-    an earlier run is kept, and other jobs are refused, as :class:`LogReport` does.
+    an earlier run is kept, and other jobs are refused, as by :class:`LogReport`.
 
     Args:
         y_keys: name of the value to plot, or a list of names, each of which gets a curve.

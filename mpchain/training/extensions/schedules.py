@@ -218,7 +218,7 @@ class MultistepShift(Schedule):
     Args:
         attr: name of the attribute.
         gamma: the factor.
-        step_value: the numbers of calls at which it is multiplied, ascending.
+        step_value: the numbers of calls at which the attribute is multiplied, ascending.
         init, optimizer: see :class:`Schedule`.
 
     Raises:

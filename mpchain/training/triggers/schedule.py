@@ -62,7 +62,8 @@ class OnceTrigger:
         return not (self._is_first or self._is_resumed)
 
     def __call__(self, trainer: "Trainer") -> bool:
-        """Returns whether this is the first call."""
+        """Returns whether this is the first call, or with ``call_on_resume`` the first in this
+        run."""
         fires = not self.finished
         self._is_first = self._is_resumed = False
         return fires

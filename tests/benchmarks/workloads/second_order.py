@@ -74,8 +74,8 @@ def wgan_gp(ops, params, real, fake, mixed):
 
 
 def mean_flow(ops, params, z, v, t, r):
-    """Returns the loss of a mean velocity between two times; its derivative along the flow is in
-    its target."""
+    """Returns the loss of a mean velocity between two times; the target contains the derivative of
+    the velocity along the flow."""
     f = lambda z, t: _network(ops, params, ops.join(z, t, r))
     u, slope = ops.jvp(f, (z, t), (v, t * 0 + 1))
     return ops.mean((u - ops.constant(v - (t - r) * slope)) ** 2)

@@ -1,4 +1,4 @@
-"""Uses every optimizer, imported from the module that defines it."""
+"""Uses every optimizer; some are imported from the modules that define them."""
 
 import chainer.functions as F
 import chainer.links as L
