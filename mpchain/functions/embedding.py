@@ -45,7 +45,8 @@ def _has_negative(ids):
 def _distinct(ids):
     """Computes np.unique(ids, return_inverse=True) in a third of the time."""
     order = ids.argsort()  # The order of equal indices does not matter.
-    in_order, is_first = ids[order], np.ones(ids.size, bool)
+    in_order, is_first = ids.take(order), np.empty(ids.size, bool)
+    is_first[:1] = True
     np.not_equal(in_order[1:], in_order[:-1], out=is_first[1:])
     places = np.empty(ids.size, np.intp)
     places[order] = np.add.accumulate(is_first, dtype=np.intp) - 1

@@ -412,7 +412,7 @@ def _sum_rows(rows, ids, n):
     x = np.zeros((n, *rows.shape[ids.ndim :]), rows.dtype)
     flat = np.ascontiguousarray(rows).reshape(ids.size, -1)
     ids = ids.reshape(-1).astype(np.intp, copy=False)
-    compiled(_add_rows)(x.reshape(n, -1), flat, np.where(ids < 0, ids + n, ids))
+    compiled(_add_rows)(x.reshape(n, -1), flat, ids)
     return x
 
 
@@ -438,7 +438,7 @@ def add_rows(x: Array, rows: Array, ids: Array) -> bool:
         np.empty((n, 0))[ids]  # indexing raises the IndexError
     flat = np.ascontiguousarray(rows).reshape(ids.size, -1)
     ids = ids.reshape(-1).astype(np.intp, copy=False)
-    compiled(_add_rows)(x.reshape(n, -1), flat, np.where(ids < 0, ids + n, ids))
+    compiled(_add_rows)(x.reshape(n, -1), flat, ids)
     return True
 
 
@@ -642,7 +642,7 @@ def _over_pixels(name):
 
 def _add_rows(x, rows, ids):
     for i in range(ids.size):
-        row = ids[i]
+        row = ids[i] if ids[i] >= 0 else ids[i] + len(x)
         for j in range(x.shape[1]):
             x[row, j] += rows[i, j]
 
