@@ -263,9 +263,11 @@ class Chain(Link):
         with self.init_scope():
             setattr(self, name, link)
 
+    def _child_links(self):
+        return [self.__dict__[name] for name in sorted(self._children)]
+
     def _named_children(self):
-        for name in sorted(self._children):
-            yield name, self.__dict__[name]
+        return zip(sorted(self._children), self._child_links())
 
     def _copy_sharing_arrays(self):
         copied = super()._copy_sharing_arrays()
@@ -341,9 +343,11 @@ class ChainList(Link, MutableSequence[Any]):
         """Appends a link."""
         self.append(link)
 
+    def _child_links(self):
+        return [layer for layer in self._layers if isinstance(layer, Link)]
+
     def _named_children(self):
-        for i, child in enumerate(layer for layer in self._layers if isinstance(layer, Link)):
-            yield str(i), child
+        return ((str(i), link) for i, link in enumerate(self._child_links()))
 
     def _name_children(self):
         for name, child in self._named_children():
@@ -383,15 +387,15 @@ class Sequential(ChainList):
                 f"but {layer!r} ({type(layer).__name__}) is not"
             )
 
-    def _named_children(self):
-        """Returns links by name, in the order of Chainer's files: each link is inserted at 1 + the
-        index of the first link among all layers, although the list holds only links."""
+    def _child_links(self):
+        """Returns the links in the order of Chainer's files: each link is inserted at 1 + the index
+        of the first link among all layers, although the list holds only links."""
         links, n_before = [], 0
         for i, layer in enumerate(self._layers):
             if isinstance(layer, Link):
                 n_before = n_before or i + 1
                 links.insert(n_before, layer)
-        return iter([(str(i), link) for i, link in enumerate(links)])
+        return links
 
     def _shown_children(self):
         return ((str(i), layer) for i, layer in enumerate(self._layers) if isinstance(layer, Link))

@@ -6,7 +6,7 @@ import copy
 import math
 import operator
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -295,14 +295,17 @@ class ParameterTree(DeviceResident):
 
     # The methods below walk over the tree.
 
+    def _child_links(self) -> "Sequence[ParameterTree]":
+        """Returns the children of this link, in the order of :meth:`_named_children`."""
+        return ()
+
     def _named_children(self) -> "Iterator[tuple[str, ParameterTree]]":
         """Yields pairs of name and link for the children of this link."""
         return iter(())
 
     def children(self) -> "Iterator[ParameterTree]":
         """Yields the children of this link."""
-        for _, child in self._named_children():
-            yield child
+        yield from self._child_links()
 
     def namedlinks(self, skipself: bool = False) -> "Iterator[tuple[str, ParameterTree]]":
         """Yields pairs of path and link: this link with the path ``'/'``, then its descendants."""
@@ -366,10 +369,11 @@ class ParameterTree(DeviceResident):
 
     def _collect_params(self, found):
         """Adds parameters to ``found``, keyed by ``id``, in the order of :meth:`namedparams`."""
+        attributes = self.__dict__
         for name in sorted(self._params):
-            param = self.__dict__[name]
-            found.setdefault(id(param), param)
-        for _, child in self._named_children():
+            param = attributes[name]
+            found[id(param)] = param
+        for child in self._child_links():
             child._collect_params(found)
 
     def count_params(self) -> int:

@@ -94,6 +94,9 @@ def has_gradient(variable: Any) -> bool:
     >>> has_gradient(mpchain.Variable(np.ones(2), grad=np.ones(2)))
     True
     """
+    values = variable.__dict__
+    if values.get("_grad") is not None:
+        return True
     return row_gradient_of(variable) is not None or variable.grad is not None
 
 
