@@ -97,9 +97,8 @@ def _statistics(i):
     batch that a normalization got."""
 
     def find(f):
-        values = (
-            () if f.__dict__["_node"] is None else f.__dict__["_node"].__dict__.get("_aux") or ()
-        )
+        kept = getattr(f.__dict__["_node"], "_kept", None)
+        values = kept and kept[-2]  # what a body returned besides its output
         return values[i].squeeze(f.axis) if values else None
 
     return find
