@@ -669,12 +669,8 @@ class Variable(Transferable):
 
     def _check_grad(self, grad):
         x = self._array
-        if (
-            x is not None
-            and type(grad) is type(x)
-            and grad.shape == x.shape
-            and grad.dtype == x.dtype
-        ):
+        is_alike = x is not None and type(grad) is type(x)
+        if is_alike and grad.shape == x.shape and grad.dtype == x.dtype:
             return
         if not is_array(grad):
             raise TypeError(
