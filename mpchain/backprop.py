@@ -237,7 +237,7 @@ def _seeds(function, outputs, grad_outputs, create_graph):
     _check_lengths(function, "grad_outputs", grad_outputs, "outputs", outputs)
     seeds = []
     for i, (y, gy) in enumerate(zip(outputs, grad_outputs)):
-        if gy is None or not y._requires_grad:
+        if gy is None or not y.requires_grad:
             continue
         if create_graph or gy.__class__ is not np.ndarray:
             gy = variable.as_variable(gy)

@@ -20,7 +20,6 @@ from mpchain.variable import (
     as_array,
     as_variable,
     is_arrays_compatible,
-    new_variable,
 )
 
 if TYPE_CHECKING:
@@ -205,7 +204,7 @@ class FunctionNode:
             self.check_nan(outputs, "forward")
         targets = [i for i, x in enumerate(variables) if x._requires_grad]
         if not targets or not config.enable_backprop:
-            ys = tuple([new_variable(array, bool(targets)) for array in outputs])
+            ys = tuple([Variable(array, requires_grad=bool(targets)) for array in outputs])
             if backprop.marked.exist and not targets:
                 backprop.pass_on(variables, ys)
             return ys
@@ -223,7 +222,7 @@ class FunctionNode:
         self.inputs = tuple([x._node or x.node for x in variables])
         results, references = [], []
         for array in outputs:
-            y = new_variable(array, True)
+            y = Variable(array)
             y._node = node = VariableNode(y)
             node.creator_node = self
             node.output_index = len(results)

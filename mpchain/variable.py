@@ -82,21 +82,6 @@ def as_variable(obj: "Variable | Array") -> "Variable":
     return Variable(obj, requires_grad=False)
 
 
-def new_variable(array: Array, requires_grad: bool) -> "Variable":
-    """Returns a Variable of an array, without checks, in a third of the time of
-    ``Variable(array)``.
-
-    Example:
-        >>> new_variable(np.ones(2), True)
-        variable([1., 1.])
-    """
-    x: Variable = object.__new__(Variable)
-    x._array = array
-    if not requires_grad:
-        x._requires_grad = False
-    return x
-
-
 own_grad = operator.attrgetter("_grad")
 """Returns a Variable's gradient array; None if the gradient has become a Variable."""
 
