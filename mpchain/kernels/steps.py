@@ -214,12 +214,16 @@ _rooms = _Rooms()
 
 
 def _step_on_host(step, written, grad, scalars):
-    if written[0].nbytes <= thresholds.step_block or not all(a.flags.c_contiguous for a in written):
+    is_small = written[0].size <= thresholds.small
+    if is_small or not all([a.flags.c_contiguous for a in written]):
         _step_once(step, written, grad, scalars)
         return
     flat = [array.reshape(-1) for array in written]
     grad = grad.reshape(-1)
     if _step_fused(step, flat, grad, scalars):
+        return
+    if written[0].nbytes <= thresholds.step_block:
+        _step_once(step, flat, grad, scalars)
         return
     n = thresholds.step_block // written[0].itemsize
     for start in range(0, grad.size, n):
@@ -246,7 +250,7 @@ def _step_fused(step, written, grad, scalars):
     if seen <= thresholds.compiled_step or load_numba() is None:
         return False
     try:
-        text, constants = _text_and_constants(step, len(written), scalars)
+        loop, constants = _latest.of(step, len(written), scalars, dtype)
     # the step cannot be traced; if the step itself is wrong, the error is raised when it is
     # computed on arrays
     except Exception:
@@ -256,8 +260,25 @@ def _step_fused(step, written, grad, scalars):
             "an optimizer's step: a parameter or its state is read-only, but the step must write "
             "into it: use a writable copy"
         )
-    _compiled(text)(np.array(constants, dtype), grad, *written)
+    loop(constants, grad, *written)
     return True
+
+
+class _Latest(threading.local):
+    """The last loop of a thread and its constants, which all parameters of an update share."""
+
+    scalars: Any = None
+    known: Any = None
+
+    def of(self, step, n_written, scalars, dtype):
+        if self.scalars is not scalars or self.known[:3] != (step, n_written, dtype):
+            text, constants = _text_and_constants(step, n_written, scalars)
+            self.known = step, n_written, dtype, _compiled(text), np.array(constants, dtype)
+            self.scalars = scalars
+        return self.known[3:]
+
+
+_latest = _Latest()
 
 
 def square_sum(array: Array) -> float:

@@ -80,7 +80,7 @@ def three_steps(name, arguments, dtype, size):
 @pytest.mark.parametrize("name, arguments", ARGUMENTS)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_blocks(name, arguments, dtype):
-    with thresholds.using(step_block=64):
+    with thresholds.using(step_block=64, small=0):
         found = three_steps(name, arguments, dtype, 77)
     for actual, expected in zip(*found, strict=True):
         np.testing.assert_array_equal(actual, expected)
@@ -237,6 +237,17 @@ def test_errors_of_a_step_are_its_own(compiling):
 def test_what_is_not_compiled(p, g, compiling):
     take_step(descend, p, g, [], lambda: {"lr": 0.5})
     assert (p == 0.5).all() and compiling == []
+
+
+def test_parameters_of_an_update_share_a_loop_and_its_constants(compiling):
+    params = [np.ones(n, np.float32) for n in (2000, 40000, 3000)]
+    grads = [np.ones_like(p) for p in params]
+    for rate in (0.5, 0.25):
+        steps.take_steps(descend, [params], grads, lambda rate=rate: {"lr": rate})
+    assert all((p == 0.25).all() for p in params) and len(compiling) == 2
+    steps.take_steps(descend, [[p.astype(float) for p in params]], grads, lambda: {"lr": 0.5})
+    take_step(descend, params[0], grads[0], [], lambda: {"lr": 0.25})
+    assert (params[0] == 0).all()
 
 
 def test_gradients_of_any_layout(compiling):
