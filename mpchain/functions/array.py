@@ -177,19 +177,21 @@ def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
         >>> summed(np.ones((3000, 1), np.float16), 0, False).tolist()
         [3000.0]
     """
-    is_plain = x.__class__ is np.ndarray
-    if is_plain and x.size < thresholds.long_sum and x.ndim < 3 and x.dtype.char != "e":
+    is_plain, is_half = x.__class__ is np.ndarray, x.dtype.char == "e"
+    if is_plain and x.size < thresholds.long_sum and x.ndim < 3 and not is_half:
         return _add_up(x, axis, None, None, keepdims)
     if not is_plain and _on_gpu is not None and cuda.is_gpu_array(x):
         if (y := _on_gpu.sum_columns(x, axis, keepdims)) is not None:
             return y
-    if x.dtype != np.float16:
+    if not is_half:
         if axis.__class__ is tuple and len(axis) == 1:
             (axis,) = axis
         is_along = axis is None or axis == -1 or axis == x.ndim - 1
         if is_along and x.size >= thresholds.long_sum and isinstance(x, np.ndarray):
             y = _sum_in_parts(x, x.size if axis is None else x.shape[-1])
             if y is not None:
+                if axis is not None and x.ndim == 2 and not keepdims:
+                    return y
                 kept = () if axis is None else x.shape[:-1]
                 return y.reshape(kept + (1,) * (x.ndim - len(kept)) if keepdims else kept)
         if is_plain and axis == 0 and x.ndim == 2 and x.size >= thresholds.compiled:

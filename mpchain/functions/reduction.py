@@ -16,7 +16,7 @@ from mpchain.functions.positions import shown
 from mpchain.kernels import thresholds
 from mpchain.typing import Axes, Input, Output
 from mpchain.utils.arrays import broadcasts_to
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import check, fail
 from mpchain.variable import Variable, as_array, as_variable
 
 
@@ -72,13 +72,12 @@ def _mean_derivative(g, x_shape, axis):
 
 @differentiable(_mean_derivative)
 def _mean(x, axis=None, keepdims=False):
-    if not isinstance(x, np.ndarray) or x.dtype == np.float16 or not x.size:
+    if not isinstance(x, np.ndarray) or x.dtype.char == "e" or not x.size:
         return x.mean(axis=axis, keepdims=keepdims)  # on GPUs, mean takes one kernel launch
     total = summed(x, axis, keepdims)
     return total / (x.size // (total.size or 1))
 
 
-@counting.noted
 def mean(
     x: Input, axis: Axes = None, weights: Input | None = None, keepdims: bool = False
 ) -> Variable:
@@ -102,9 +101,15 @@ def mean(
         >>> F.mean(np.arange(6.0).reshape(2, 3), axis=1, weights=np.array([1.0, 0.0, 3.0])).array
         array([1.5, 4.5])
     """
-    check(is_floating(x.dtype), "mean", "x must be floating point", x=x)
+    if not is_floating(x.dtype):
+        fail("mean", "x must be floating point", x=x)
     if weights is None:
         return counting.note_plain(_mean(x, axis, keepdims), x)
+    return _weighted_mean(x, axis, weights, keepdims)
+
+
+@counting.noted
+def _weighted_mean(x, axis, weights, keepdims):
     given = weights
     if weights.ndim == 1 and isinstance(axis, (int, np.integer)) and -x.ndim <= axis < x.ndim:
         shape = [1] * x.ndim
