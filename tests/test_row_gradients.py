@@ -86,8 +86,9 @@ def _compare(make, **options):
         {"ignore_label": 3},
         {"dtype": np.float64},
         {"n_ids": 4},
+        {"n_ids": 400},
     ],
-    ids=["plain", "tied", "zero gradient", "ignored", "float64", "four"],
+    ids=["plain", "tied", "zero gradient", "ignored", "float64", "four", "many"],
 )
 def test_updates_of_rows_have_the_bits_of_whole_updates(make, options):
     assert _compare(make, **options)
