@@ -107,7 +107,8 @@ def batch_mean(x: Input, weights: Input | None = None) -> Variable:
     if weights is not None:
         weights = F.cast(weights, x.dtype)
     if is_half(x.dtype):
-        return F.cast(batch_mean(F.cast(x, np.float32), weights), x.dtype)
+        mean = batch_mean(F.cast(x, np.float32), weights)
+        return counting.note_as(mean, F.cast(mean, x.dtype))
     if counting.current.counts is None:
         mean = F.average(x, weights=weights)
         return mean if weights is not None else counting.note(mean, x.size)

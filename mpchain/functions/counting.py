@@ -246,6 +246,22 @@ def note(mean: Any, count: int) -> Any:
     return mean
 
 
+def note_as(mean: "Variable", other: "Variable") -> "Variable":
+    """Records the count of a mean, if it is known, as the count of another Variable; returns this
+    Variable.
+
+    Example:
+        >>> with Notes() as notes:
+        ...     mean = note(F.mean(np.ones((3, 2))), 6)
+        ...     rounded = note_as(mean, F.cast(mean, np.float16))
+        >>> notes.weight(rounded, 3)
+        6
+    """
+    if current.notes is not None and (count := current.notes.weight(mean, None)) is not None:
+        current.notes.add(other, count)
+    return other
+
+
 def note_plain(mean: "Variable", x: Input) -> "Variable":
     """Records the number of elements of a plain mean of an array; returns the mean.
 

@@ -102,7 +102,7 @@ class SampleGraph:
     def reduces(self, function: Any) -> bool:
         """Returns whether a function reduces the axis of the samples, or all axes."""
         x = function.inputs[0]
-        if function.label not in REDUCTIONS or not function.constants:
+        if function.label not in REDUCTIONS:
             return False
         axes, state = axes_of(function), self.state(x)
         return len(axes) == len(x.shape) or (isinstance(state, int) and state in axes)
@@ -184,7 +184,8 @@ class SampleGraph:
 
 def axes_of(function: Any) -> tuple[int, ...]:
     """Returns the axes that a reduction reduces; no axis is negative."""
-    axis, n_axes = function.constants[0], len(function.inputs[0].shape)
+    # Products have no constant, and reduce the last axis.
+    axis, n_axes = (*function.constants, -1)[0], len(function.inputs[0].shape)
     if axis is None:
         return tuple(range(n_axes))
     return tuple(i % n_axes for i in (axis if isinstance(axis, Sequence) else [axis]))

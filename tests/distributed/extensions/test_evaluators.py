@@ -151,6 +151,20 @@ def test_means_over_counts_are_those_of_all_samples(comm, batch_size):
         np.testing.assert_allclose(mean, expected[name], 1e-12, err_msg=name)
 
 
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_means_of_half_precision_are_weighted_too(comm, is_weighted):
+    data = [np.full(1 + i, i, np.float16) for i in range(5)]
+    model = L.Linear(1, 1)
+
+    def evaluate(x):
+        report({"mean": mpchain.batch_mean(x, np.ones_like(x) if is_weighted else None)}, model)
+
+    mine = SerialIterator(data[slice(*comm.share_of(5))], 1, repeat=False, shuffle=False)
+    evaluator = extensions.Evaluator(mine, model, eval_func=evaluate)
+    (mean,) = create_multi_node_evaluator(evaluator, comm)().values()
+    np.testing.assert_allclose(mean, np.concatenate(data).mean(dtype=float), 1e-6)
+
+
 def test_a_classifier_reports_exact_means(comm):
     x, t, _ = map(np.array, zip(*ragged()))
     classifier = L.Classifier(F.identity, accfun=lambda y, t: F.accuracy(y, t, ignore_label=-1))

@@ -174,6 +174,8 @@ EXACT = {
     "attention": lambda net, x, t, m, c: F.mean(
         F.matmul(F.softmax(F.matmul(x, scores(net, x), transa=True)), t[:, :3, None]) ** 2
     ),
+    "product of each": lambda net, x, t, m, c: F.mean(F.prod(scores(net, x), axis=2)),
+    "product over time": lambda net, x, t, m, c: F.mean(F.prod(scores(net, x), axis=1)),
     "norm of each": lambda net, x, t, m, c: F.mean(F.sqrt(F.sum(errors(net, x, t), axis=1))),
     "decay": lambda net, x, t, m, c: (
         F.mean(errors(net, x, t)) + 0.1 * F.sqrt(F.sum(net.classes.W**2))
