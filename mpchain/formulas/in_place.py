@@ -25,6 +25,7 @@ def program(
     full: Collection[str],
     loop: Callable | None = None,
     large: int = 0,
+    only_unlike: bool = False,
 ) -> Callable:
     """Returns a function that computes ``formula`` on NumPy arrays; ``formula`` itself if it cannot
     be traced.
@@ -37,6 +38,8 @@ def program(
         loop: a function that is called first if arrays have at least ``large`` elements; if it
             returns None, NumPy computes the formula.
         large: the least number of elements for which ``loop`` is called.
+        only_unlike: whether ``loop`` returns None for two arrays of the same shape and strides, and
+            need not be called for them.
 
     Example:
         >>> y = program(lambda x: 1 - x * x, ["x"], 1, ["x"])
@@ -46,7 +49,7 @@ def program(
     result = trace_operation(formula, names, n_arrays)
     if result is None:
         return formula
-    return _Writer(names, n_arrays, full, result).function(formula, loop, large)
+    return _Writer(names, n_arrays, full, result).function(formula, loop, large, only_unlike)
 
 
 class _Writer(Python):
@@ -59,7 +62,7 @@ class _Writer(Python):
         self.numbers, self.written = [], []
         self.has_reused = False
 
-    def function(self, formula, loop, large):
+    def function(self, formula, loop, large, only_unlike):
         for step in self.steps:
             self.written.append(self.statement(step))
         is_shorter = any(hasattr(step.function, "on_arrays") for step in self.steps)
@@ -70,7 +73,11 @@ class _Writer(Python):
         if loop is not None:
             whole = [x for x in self.arrays if x in self.inputs_in_full]
             sizes = [f"{x}.size >= {large}" for x in whole[:1] or self.arrays]
-            head += [f"if {' or '.join(sizes)}:", f"    y_ = loop({arguments})"]
+            test = " or ".join(sizes)
+            if only_unlike and len(self.arrays) == 2:
+                x, y = self.arrays
+                test = f"({test}) and ({x}.shape != {y}.shape or {x}.strides != {y}.strides)"
+            head += [f"if {test}:", f"    y_ = loop({arguments})"]
             head += ["    if y_ is not None:", "        return y_"]
             self.known["loop"] = loop
         self.known["formula"] = formula

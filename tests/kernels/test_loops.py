@@ -212,6 +212,9 @@ def test_quotients(shapes, at_once):
         assert (found is not None) == is_small
         if is_small:
             np.testing.assert_array_equal(found, x / y)
+            np.testing.assert_array_equal(loop(x, y), found)
+            y.reshape(-1)[-1] = 0  # the loop looks for zeros again
+            assert loop(x, y) is None
 
 
 def test_operators_of_rows_and_their_derivatives(at_once):

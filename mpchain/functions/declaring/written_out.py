@@ -201,7 +201,8 @@ def _derivative(declaration, index):
 
 
 def _program(formula, names, n_arrays, full, loop):
-    return in_place.program(formula, names, n_arrays, full, loop, loop.least if loop else 0)
+    least, only_unlike = (loop.least, loop.only_rows) if loop else (0, False)
+    return in_place.program(formula, names, n_arrays, full, loop, least, only_unlike)
 
 
 def _refusals(declaration):

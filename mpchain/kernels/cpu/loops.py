@@ -145,6 +145,7 @@ class Loop:
 
     Attributes:
         name: the name of the formula.
+        only_rows: see above.
         n_elements: for each text, the number of elements that NumPy has computed before the text is
             compiled.
 
@@ -168,7 +169,7 @@ class Loop:
         self.name, self.n_elements = name, {}
         self._text, self._numbers, self._n_arrays = text, numbers, len(text.arrays)
         self._has_constants = len(names) > self._n_arrays
-        self._is_special, self._is_slow, self._only_rows = is_special, is_slow, only_rows
+        self._is_special, self._is_slow, self.only_rows = is_special, is_slow, only_rows
         self._divisors, self._divides = divisors, divides
         self._plans: dict = {}
         self._quick: dict = {}  # maps layouts to functions that skip the checks
@@ -182,7 +183,7 @@ class Loop:
         return thresholds.special_loop if self._is_slow else thresholds.loop
 
     def __call__(self, *arguments: Any) -> Array | None:
-        if config.kernels or config.autotune or (self._only_rows and _are_whole(*arguments[:2])):
+        if config.kernels or config.autotune or (self.only_rows and _are_whole(*arguments[:2])):
             return None
         key = self._key(arguments)
         quick = self._quick.get(key)
@@ -204,7 +205,7 @@ class Loop:
                 self.n_elements[plan.text] = seen
                 if seen <= thresholds.compiled_loop:
                     return None
-        if not (plan.is_last or self._divides):
+        if not plan.is_last:
             self._remember(key, plan)
         return self.compute(*arguments, plan=plan)
 
@@ -229,14 +230,24 @@ class Loop:
             return y
 
         def compute_whole(arguments):
+            own = numbers
+            if own is None:
+                own = self._numbers_in(dtype, arguments[1:])
+                if own is None:
+                    return None
             y = empty(shape, dtype)
-            run(numbers, y.reshape(-1), arguments[0].reshape(-1))
+            run(own, y.reshape(-1), arguments[0].reshape(-1))
             return y
 
-        is_whole = n == 1 and sizes is None and takes[0] is _flat and numbers is not None
+        def compute_quotient(arguments):
+            is_safe = _divides_without_warning(arguments[1], shape)
+            return compute(arguments) if is_safe else None
+
+        is_whole = n == 1 and sizes is None and takes[0] is _flat
         if len(self._quick) >= _MOST_PLANS:
             self._quick.clear()
-        self._quick[key] = compute_whole if is_whole else compute
+        own_way = compute_quotient if self._divides else compute
+        self._quick[key] = compute_whole if is_whole else own_way
 
     def _numbers_in(self, dtype, constants):
         """Returns the numbers that the loop needs; None if it does not support the constants."""
@@ -363,7 +374,7 @@ class Loop:
             pays = pays and groups[-1][0] >= thresholds.loop_row
             sizes, n_rows = _sizes(groups)
             text = self._text.of_rows(groups[-1][1])
-        elif self._only_rows:
+        elif self.only_rows:
             return None
         return _Plan(text, shape, dtype, is_last, takes, sizes, n_rows, numbers, pays)
 
