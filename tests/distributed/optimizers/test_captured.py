@@ -420,8 +420,9 @@ def test_multi_node_updaters_replay(comm):
     assert comm.allgather_obj([r for r, _ in found]) == [[r for r, _ in found]] * comm.size
 
 
-def test_batches_of_which_some_ranks_have_nothing(comm):
-    options = {"n": 7, "n_batch": 6}  # batches continue in the next epoch
+@pytest.mark.parametrize("n_batch", [6, 2])  # of 2 samples, the third rank has none
+def test_batches_that_go_on_in_the_next_epoch(comm, n_batch):
+    options = {"n": 7, "n_batch": n_batch}
     expected = results_of(*updater_of(MultiNodeUpdater, comm, comm, graph=False, **options), 24)
     found = results_of(*updater_of(MultiNodeUpdater, comm, comm, **options), 24)
     for (reports, params), (other_reports, other_params) in zip(expected, found, strict=True):
