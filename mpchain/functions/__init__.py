@@ -270,5 +270,6 @@ def _explain_arguments():
 
 _explain_arguments()
 
-# Type checkers do not see this ``__getattr__``; they would assume that the module has every name.
+# Type checkers do not see this ``__getattr__``: with it, they would assume that the module has
+# every name.
 globals()["__getattr__"] = from_pytorch.module_getattr(__name__)

@@ -75,7 +75,8 @@ from mpchain.links.recurrent import StatelessMGU as StatelessMGU
 from mpchain.links.tree import ChildSumTreeLSTM as ChildSumTreeLSTM
 from mpchain.links.tree import NaryTreeLSTM as NaryTreeLSTM
 
-# Type checkers do not see this ``__getattr__``; they would assume that the module has every name.
+# Type checkers do not see this ``__getattr__``: with it, they would assume that the module has
+# every name.
 globals()["__getattr__"] = annexes.later(
     __name__, {"interop": "links.caffe"}, from_pytorch.module_getattr(__name__)
 )

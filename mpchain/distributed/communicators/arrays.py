@@ -187,7 +187,7 @@ def check_room(function: str, x: object, out: Array | None, size: int) -> Array:
         if not is_room or (out.shape, out.dtype) != ((size, *x.shape), x.dtype):
             raise ValueError(
                 f"{function}: out must be a {kind}, but is a {type(out).__name__} of shape "
-                f"{out.shape} and dtype {out.dtype}"
+                f"{getattr(out, 'shape', None)} and dtype {getattr(out, 'dtype', None)}"
             )
     return x
 

@@ -330,8 +330,9 @@ def test_room_for_what_is_gathered(comm):
     assert comm.iallgather(np.full(3, comm.rank), out.astype(int)).Wait().shape == out.shape
     assert comm.iallgather(np.full(3, float(comm.rank)), out).Wait() is out
     assert out[:, 0].tolist() == list(range(comm.size))
-    with pytest.raises(ValueError, match=r"iallgather: out must be a contiguous NumPy array of"):
-        comm.iallgather(np.zeros(4), out)
+    for wrong in (out, [out]):
+        with pytest.raises(ValueError, match="iallgather: out must be a contiguous NumPy array of"):
+            comm.iallgather(np.zeros(4), wrong)
     with pytest.raises(ValueError, match="ireduce_scatter: wire_dtype must be one of None, flo"):
         comm.ireduce_scatter(np.zeros((comm.size, 2)), "sparse")
 
