@@ -367,7 +367,7 @@ def test_mnist_with_a_manual_training_loop(folder, digits, capsys):
 
 @pytest.fixture
 def small_trainer(folder):
-    """Returns a trainer for the code of the guide to extensions."""
+    """Returns a function that makes a trainer for the code of the guide to extensions."""
 
     def make(stop_trigger, lr=1.0):
         x = np.random.RandomState(0).normal(size=(4, 3)).astype(np.float32)
@@ -460,8 +460,8 @@ def test_trainer_extensions_polynomial_shift(small_trainer, folder, stop_trigger
 
 
 def trainer_extensions_agree(small_trainer, expected):
-    """Returns whether the extension of that name in mpchain computes the same as the guide's
-    extension."""
+    """Returns whether mpchain's PolynomialShift has the rates of the guide's extension of that
+    name."""
     trainer = small_trainer((20, "iteration"), 0.5)
     trainer.extend(extensions.PolynomialShift("lr", 0.5, 20))
     rates = []

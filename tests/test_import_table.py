@@ -26,8 +26,8 @@ TABLE = [
     ("formulas", "configuration"),
     ("kernels", "formulas"),
     ("random", "kernels"),
-    # These tools are as low in the table as their purpose: type checks, sparse matrices of
-    # Variables.
+    # The package utils is in this row, because functions use its type checks, and its sparse
+    # matrices have Variables.
     (
         "variable function_node backprop row_gradients gradient_memory function function_hook "
         "computational_graph utils",

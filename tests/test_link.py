@@ -20,7 +20,8 @@ from mpchain.variable import Parameter
 
 
 class Affine(Link):
-    """A link with two parameters and one persistent value of each kind."""
+    """A link with two initialized parameters and one without an array, and a persistent array and
+    number."""
 
     def __init__(self, size=3):
         super().__init__()

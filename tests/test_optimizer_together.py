@@ -59,7 +59,8 @@ def gathered(calls_of):
 
 @pytest.fixture
 def alone(monkeypatch):
-    """Returns a context manager in which optimizers update each parameter separately."""
+    """Returns a function that calls a function while optimizers update each parameter
+    separately."""
 
     def call(function, *args):
         with monkeypatch.context() as patch:

@@ -66,7 +66,7 @@ def test_two_ranks(capsys):
 
 
 class OwnError(Exception):
-    """An exception that cannot be created again from its only argument, as unpickling does."""
+    """An exception that unpickling cannot create again, because it passes only one argument."""
 
     def __init__(self, first, second):
         super().__init__(first)

@@ -169,7 +169,7 @@ def test_kernels_are_compiled_for_the_threads_that_run_them(double):
 
 
 def test_which_sums_are_computed_in_parts(double, set_reductions):
-    """Of a batch's statistics and gradients, and of losses, which are one long sum."""
+    """Statistics and gradients of a batch, and losses, are long sums, computed in parts."""
     draw = np.random.RandomState(0)
     values = draw.randn(40, 5).astype("f"), np.ones(5, "f"), np.ones(5, "f")
     t, found = draw.randint(-1, 5, 40), []

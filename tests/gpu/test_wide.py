@@ -109,7 +109,8 @@ _LAYOUTS = {"channels last": (2, 3, 5, 16), "one piece each": (2, 8, 2, 8), "nei
 @pytest.mark.parametrize("layout", _LAYOUTS)
 @pytest.mark.parametrize("dtype", ["e", "f", "d"])
 def test_normalization_of_batches(dtype, layout, double):
-    """The kernels load wide words where a word has one channel, or all channels of an element."""
+    """The kernels load wide words if no word has parts of several channels, or if the channels are
+    last and fill whole words."""
     x, g = np.random.RandomState(0).uniform(-1, 1, (2, *_LAYOUTS[layout])).astype(dtype)
     if layout == "channels last":
         x, g = x.transpose(0, 3, 1, 2), g.transpose(0, 3, 1, 2)

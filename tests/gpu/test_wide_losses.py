@@ -58,7 +58,7 @@ def test_same_bits_as_the_narrow_kernel(options, dtype, labels, double, monkeypa
 def test_extremes(double):
     x = np.random.randn(8, 4).astype("f")
     x[0, 1], x[1, 2], x[2, 0], x[3] = np.nan, np.inf, -np.inf, 3e38
-    t = np.array([0, 1, 2, 3, 0, 1, 7, -5])  # the last two do not exist
+    t = np.array([0, 1, 2, 3, 0, 1, 7, -5])  # the last two labels are no classes
     wide = _gradient("@cupy:0", x, t, {"reduce": "no"})
     assert np.isnan(wide[:2]).all()
     with np.errstate(invalid="ignore"):

@@ -24,7 +24,7 @@ def test_what_is_most_likely_to_fail_is_tried():
 
 
 def altered(deed):
-    """Returns a check whose result is wrong on every device except the first."""
+    """Returns a check whose result is wrong in every call except the first."""
     calls = []
 
     def check(device_name):

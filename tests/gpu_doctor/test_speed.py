@@ -42,7 +42,7 @@ def test_steps_of_pytorch_train(precision, mode):
 
 @pytest.mark.parametrize("is_last", [False, True])
 def test_pytorch_is_measured_at_its_best(is_last, monkeypatch):
-    """With a fused optimizer; and all convolutions have the channels last if they shall."""
+    """The optimizer is fused; on request, all convolutions have the channels last."""
     torch = pytest.importorskip("torch")
     options, layouts = {}, []
     optimizer, convolve = torch.optim.SGD, torch.nn.Conv2d._conv_forward

@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Numbers:
-    """The numbers 0 to n - 1; a subclass may do something else for some numbers."""
+    """The numbers 0 to n - 1, or what a function returns for them."""
 
     def __init__(self, n, function=int):
         self.n, self.function = n, function

@@ -13,7 +13,7 @@ from tests.iterators.test_serial_iterator import state
 
 
 class Pipeline:
-    """Yields 0, 1, ..., and reuses its memory."""
+    """Returns batches of the numbers 0, 1, ..., always in the same memory."""
 
     def __init__(self, n, batch_size):
         self.n, self.max_batch_size = n, batch_size

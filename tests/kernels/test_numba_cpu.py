@@ -93,7 +93,8 @@ def package_in(monkeypatch):
 
 @pytest.fixture
 def loop(tmp_path, cache_in):
-    """Returns a function from a separate file, and a folder for its cache."""
+    """Returns a function from a separate file, whose compiled code is cached in a folder of the
+    test."""
     (tmp_path / "loops.py").write_text(
         "def double(x):\n    for i in range(x.size):\n        x[i] *= 2\n"
     )

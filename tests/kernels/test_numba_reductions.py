@@ -139,7 +139,7 @@ def test_scans_have_the_bits_of_numpy(name, dtype):
             )
 
 
-EXTREMA = {  # each row has shapes and axes
+EXTREMA = {  # each row has a shape and axes
     "rows": (SHAPE, (1,)),
     "columns": (SHAPE, (0,)),
     "middle": ((3, SHAPE[0], SHAPE[1]), (1,)),

@@ -13,7 +13,7 @@ import sys
 
 
 def qsub(script, hosts):
-    """Runs a script as PBS does; returns the printed text, and the output file."""
+    """Runs a script as PBS does; returns the printed text."""
     options = _directives(script, "#PBS", r"-(N|q|A|j) (\S+)|-l (select|walltime)=(\S+)")
     chunks, *resources = options["select"].split(":")
     amounts = dict(each.split("=") for each in resources)

@@ -191,13 +191,13 @@ def test_numbers_of_threads_of_the_user_hold(machine):
             "cores",
             3,
             ["0-3", "4-7", "8-11"],
-        ),  # the GPUs of the ranks cross, and no order avoids this
+        ),  # rank 1 has cores of both domains, which cannot be avoided
         (
             {"processors": 10, "domains": 2},
             "cores",
             4,
             ["0-1", "2-3", "5-6", "7-8"],
-        ),  # the GPUs of the ranks do not cross
+        ),  # no rank has cores of both domains
         ({"processors": 8, "domains": 2}, "numa", 4, ["0-3", "0-3", "4-7", "4-7"]),
         ({"processors": 8, "domains": 4}, "numa", 2, ["0-3", "4-7"]),
         ({"processors": 8, "domains": 2}, "numa", 1, ["0-7"]),

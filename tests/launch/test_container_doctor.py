@@ -101,8 +101,8 @@ def test_a_container_that_does_not_start():
 
 @pytest.fixture
 def apptainer(tmp_path, monkeypatch):
-    """Returns the words that run a command inside of the container, from a folder with the host's
-    programs."""
+    """Returns the words that run a command in the imitated container, which hides the working
+    folder unless it is bound."""
     if not may_mount():
         pytest.skip("needs unshare and the right to mount")
     folder, work = tmp_path / "bin", tmp_path / "work"

@@ -40,7 +40,7 @@ HEAD = """
     def work(comm):
         while True:
             comm.allreduce(1)
-            time.sleep(0.01)  # nothing tells when: ask again
+            time.sleep(0.01)  # no event exists to wait for, so poll
 
     def without_lost(comm):
         try:

@@ -85,7 +85,7 @@ def test_failure_names_the_hosts(run_on_a, hosts, script, tmp_path):
         ready = [pathlib.Path(__file__).with_name(f"{rank} is ready") for rank in range(3)]
         if MPI.COMM_WORLD.rank == 1:
             while not (ready[0].exists() and ready[2].exists()):
-                time.sleep(0.01)  # nothing tells when: ask again
+                time.sleep(0.01)  # no event exists to wait for, so poll
             raise ValueError("boom")
         ready[MPI.COMM_WORLD.rank].touch(), MPI.COMM_WORLD.Barrier()
     """)
@@ -186,7 +186,7 @@ ELASTIC = """
     try:
         while True:
             world.Allreduce(one, total)
-            time.sleep(0.01)  # nothing tells when: ask again
+            time.sleep(0.01)  # no event exists to wait for, so poll
     except MPI.Exception:
         world.Revoke()
     comm = world.Shrink()

@@ -138,7 +138,7 @@ def test_verdict_names_the_rank_that_left(run, script, end, words):
         MPI.COMM_WORLD.Barrier()
         if rank == 1:
             {end}
-        time.sleep(2)  # so long it waits for rank 1, in vain
+        time.sleep(2)  # rank 0 is still running when rank 1 ends
         sys.exit(5)
     """)
     code, _, errors = run("-n", 2, path)

@@ -23,8 +23,8 @@ def answer(tmp_path, python_at):
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch, environment_at, answer):
-    """Returns the folder lib of an environment in which mpi4py is a wheel, and Python's answer is
-    empty."""
+    """Returns the folder lib of an environment in which mpi4py is a wheel, and Python's answer
+    names no library."""
     package = tmp_path / "site" / "mpi4py"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()

@@ -11,9 +11,9 @@ HOSTS = {"a": 2, "b": 2}
 
 @pytest.fixture
 def jobs(monkeypatch, clock):
-    """Replaces jobs: each returns the next of a list of exit codes.
+    """Returns a class that replaces Job: each run returns the next exit code of the list ``codes``.
 
-    It holds what each job was given; a function in the place of a code is called for the code.
+    A function in this list is called for the code. The list ``plans`` has the plan of each job.
     """
 
     class Job:

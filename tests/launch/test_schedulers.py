@@ -141,7 +141,7 @@ def test_name_is_that_of_the_script(write):
 
 
 def expanded(command):
-    """Expands a command as Kubernetes does: $$ becomes $, and $(NAME) the pod's value of NAME."""
+    """Expands a command as Kubernetes does: $$ becomes $; $(NAME) becomes an empty text here."""
     return [re.sub(r"\$(\$|\(\w+\))", lambda m: "$" * (m[1] == "$"), each) for each in command]
 
 

@@ -65,7 +65,7 @@ def test_a_cancelled_job_has_its_time_of_grace(start, script, tmp_path, monkeypa
         print("ready", flush=True)
         end = time.monotonic() + 2.0
         while time.monotonic() < end or not received:
-            time.sleep(0.05)  # nothing tells when: ask again
+            time.sleep(0.05)  # no event exists to wait for, so poll
             end = time.monotonic() + 2.0 if not received else end
         print(len(received), "signals", flush=True)
     """)

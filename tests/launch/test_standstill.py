@@ -265,8 +265,8 @@ def test_rank_that_only_wakes_up_before_it_starts_is_ended_at_last(run, script):
 @pytest.mark.parametrize("before", ["", "work(1); "], ids=["first", "later"])
 @pytest.mark.long
 def test_rank_that_ends_before_it_starts(run, script, before):
-    """The other rank calls MPI_Init before or after this end; mpirun also notices an end after
-    it."""
+    """The other rank calls MPI_Init after or before rank 1 ends; mpirun also notices an end after
+    MPI_Init."""
     deed = f"{before}raise SystemExit(0)"
     path = script(START.format(deed=deed, port=0, before="do_it()", after=""))
     code, output, errors = run("-n", 2, "--grace", 0.5, path)

@@ -67,7 +67,7 @@ def torch_gru(w, h, x):
 
 
 def torch_gru_begun(w, *xs):
-    """Computes the first step, which has no state: the maps U and their biases are omitted."""
+    """Computes two steps; the first has no state, so it omits the maps U and their biases."""
     first = {k: v * 0 if k.startswith("U") else v for k, v in w.items()}
     h = torch_gru(first, torch.zeros(S, dtype=torch.float64), xs[0])
     return h, torch_gru(w, h, xs[1])
@@ -314,7 +314,7 @@ def test_gradients_flow_through_the_set_state(case):
 
 
 class _Doubling(DeviceResidentsVisitor):
-    """A hook that doubles every array."""
+    """A visitor that doubles every array."""
 
     def visit_device_resident(self, device_resident):
         pass

@@ -119,7 +119,7 @@ def array_of(y):
 
 
 def quiet():
-    """Context manager: ignores overflow on both sides, because the results are compared."""
+    """Turns off warnings, because the results of overflow are compared, too."""
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
 
@@ -230,7 +230,7 @@ class Oracle:
     def difference(self, actual, expected, exact, tolerance, kind):
         """Compares one array; returns the difference as text, or None.
 
-        What is no farther than Chainer's from Chainer's float64 result is right too.
+        A result that is no farther from Chainer's float64 result than Chainer's own is also right.
         """
         if actual is None or expected is None:
             given = "Chainer" if actual is None else "mpchain"

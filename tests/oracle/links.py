@@ -93,7 +93,7 @@ class Framework:
                 yield path + name, getattr(below, name)
 
     def change_parameters(self, link):
-        """Adds the same noise on both sides, so that no parameter stays zero."""
+        """Sets the parameters to numbers that are the same on both sides, so that none is zero."""
         for path, param in link.namedparams():
             random = np.random.RandomState(zlib.crc32(path.encode()))
             noise = random.uniform(-0.5, 0.5, param.shape)

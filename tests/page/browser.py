@@ -113,7 +113,7 @@ async def _connect(url):
 
 
 def wait_for(function, what=""):
-    """Returns the first true value of a function; an OSError counts as false."""
+    """Returns the first true value of a function; an OSError or IndexError counts as false."""
     end = time.monotonic() + LIMIT
     while time.monotonic() < end:
         try:

@@ -193,7 +193,7 @@ def test_killed_rank_turns_red(job, browse):
     assert window.run(PATH)  # the data that the page has received stays
 
 
-# A loss that falls over decades, whose fifth value is the lowest, and a constant rate.
+# A loss that falls over decades, and whose fifth value is the lowest.
 FIGURES = """
     import("/curves.js").then(({ Figure }) => {
         window.figure = new Figure("loss");

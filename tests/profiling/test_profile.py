@@ -130,7 +130,8 @@ def test_parts_add_up_to_the_step(ticking):
     total = sum(row.mean for row in profile.rows())
     assert total == pytest.approx(np.mean([e["dur"] for e in steps[1:]]) * 1e-6)
     (rest,) = (row for row in profile.rows() if row.phase == "other")
-    # The clock advances once between each of the three parts (two of input) and the next part.
+    # The clock advances once before each of three parts (the iterator, the converter and the
+    # optimizer, which calls forward and backward), and once after the last part.
     assert rest.mean == pytest.approx(4e-6 - 1e-9)
     assert {r.phase for r in profile.rows()} == {
         "input",

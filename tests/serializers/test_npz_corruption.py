@@ -10,7 +10,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_each_bit_of_the_directory(tmp_path):
-    """Flips each bit of the archive's list of members, without the strict check."""
+    """Flips a bit of each byte of the archive's list of members, and loads without the strict
+    check."""
     path = tmp_path / "snapshot"
     saved = Model(1)
     save_npz(path, saved)

@@ -206,8 +206,7 @@ def test_hooks_and_options_of_a_function_test():
 
 
 class LinearCase(testing.LinkTestCase):
-    """A right test of a right link; pytest does not collect it, because its name does not begin
-    with Test."""
+    """A right test of a right link; ``__test__`` prevents pytest from collecting it."""
 
     __test__ = False
     param_names = ("W", "b")

@@ -73,7 +73,8 @@ class UnevenIterator(ShardedIterator):
 def train(model_name, optimizer_name, comm, options, n_updates):
     """Trains a model; ``comm`` None means an ordinary optimizer in one process.
 
-    Models that draw within updates draw the same with a multi-node optimizer alone.
+    Models that draw within updates get a multi-node optimizer in any case, because only its draws
+    do not depend on the number of ranks.
 
     Returns:
         dict of arrays: the losses, and the parameters by name.
@@ -254,7 +255,7 @@ def main():
     parser.add_argument("--updates", type=int, default=20)
     parser.add_argument("--reproducible", action="store_true")
     parser.add_argument("--time-limit", type=int, default=900, help="seconds for each run")
-    parser.add_argument("--folder", help="what each rank is started with")
+    parser.add_argument("--folder", help="the folder of results; only the ranks get it")
     args = parser.parse_args()
     options = combinations(args.reproducible)
     if args.options:

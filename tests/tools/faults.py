@@ -73,8 +73,8 @@ class Fault:
         self._name, self._comm, self._folder = name, comm, pathlib.Path(folder)
 
     def begin(self, delay):
-        """Starts the fault, which happens by itself or at the next call of the method that it
-        changes."""
+        """Starts the fault, which happens at once, after the delay, or when the next file is
+        written; :meth:`array` makes the faults of arrays."""
         if self._name in ("kill", "stop"):
             number = signal.SIGKILL if self._name == "kill" else signal.SIGSTOP
             threading.Timer(delay, self._send, [number]).start()

@@ -67,7 +67,7 @@ def models(root: pathlib.Path = ROOT) -> list[str]:
 def sleeps(root: pathlib.Path = ROOT) -> Iterator[str]:
     """Yields the lines where a test sleeps and no comment nearby gives a reason.
 
-    The comment is one of the line or of one of the two lines above it. Texts of programs that are
+    The comment is on the line, or on one of the two lines above it. Texts of programs that are
     made to hang count as well.
     """
     for path in sorted((root / "tests").rglob("*.py")):

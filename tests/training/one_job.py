@@ -1,4 +1,4 @@
-"""Trains in a folder as one job, stops while it writes a file, and waits to be ended.
+"""Trains in a folder as one job; with --wait, stops while it writes a file, until it is ended.
 
 python tests/training/one_job.py FOLDER [--wait] [--rank RANK]
 """

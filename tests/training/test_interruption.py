@@ -35,7 +35,8 @@ print("trained", flush=True)
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts the program and returns its process, in the middle of its first iteration."""
+    """Returns a function that starts the program, waits until it prints a line, and returns its
+    process."""
     processes = []
 
     def start(line):

@@ -94,7 +94,7 @@ def test_the_first_losses_are_those_of_training_at_these_rates():
 
 
 class Falling(training.Updater):
-    """A model that reports a loss that depends on the rate."""
+    """An updater that reports a loss that depends on the rate."""
 
     iteration = 0
 

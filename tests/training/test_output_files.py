@@ -36,7 +36,8 @@ def start(folder, *options, **environment):
 
 @pytest.fixture
 def running(tmp_path):
-    """Starts a job that waits in the middle of its second snapshot; ends it after the test."""
+    """Yields a function that starts a job that waits in the middle of its second snapshot; the jobs
+    end after the test."""
     processes = []
 
     def run(*options, **environment):

@@ -262,7 +262,8 @@ def test_captured_products_follow_the_state_of_links(make):
 
 
 class _Writing(L.Linear):
-    """A link that writes into its weights every third time, in one of several ways."""
+    """A link that writes into its weights in each call from the third on, in one of several
+    ways."""
 
     def __init__(self, write):
         super().__init__(200, 200)

@@ -117,7 +117,7 @@ case("discriminative_margin_based_clustering_loss", "x, t, 0.5, 3.0, 3, 2, 2.0, 
 
 case("discriminative_margin_based_clustering_loss", "x, t, 0.1, 1.5, 3", x=(3, 3, 4, 4),
      t=integers(2, 3, 4, 4), wrong=("forward", "gradient"),
-     note="of several images, the first term is not the mean of their own")
+     note="for several images, the first term is not the mean of the images' terms")
 # Noise
 case("dropout", "x, mask=m", x=(3, 4), m=mask(0.5, 3, 4))
 case("dropout", "x, 0.3, mask=m, return_mask=True", x=(3, 4), m=mask(0.3, 3, 4))

@@ -34,7 +34,8 @@ def model():
 
 @pytest.fixture
 def run(make_trainer):
-    """Runs an extension on parameters that change; returns the observations by iteration."""
+    """Returns a function that runs an extension on parameters that change, and returns the
+    observations by iteration."""
 
     def run(model, extension, n=4, state=None, save_at=None):
         observations = {}
