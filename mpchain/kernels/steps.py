@@ -59,7 +59,7 @@ def take_step(
         array([0.5, 1.5])
     """
     if isinstance(param, np.ndarray):
-        _step_on_host(step, [param, *states], grad, scalars())
+        _step_on_host(step, [param, *states], grad, dict(scalars()))
     else:
         take_steps(step, [[array] for array in (param, *states)], [grad], scalars)
 
@@ -94,7 +94,7 @@ def take_steps(
         (array([0.]), array([-1., -1.]))
     """
     if isinstance(grads[0], np.ndarray):
-        _steps_on_host(step, written, grads, scalars())
+        _steps_on_host(step, written, grads, dict(scalars()))
     elif _on_gpu is not None and _on_gpu.take_steps(step, written, grads, scalars, halves, inverse):
         return
     elif inverse is not None:
@@ -265,7 +265,10 @@ def _step_fused(step, written, grad, scalars):
 
 
 class _Latest(threading.local):
-    """The last loop of a thread and its constants, which all parameters of an update share."""
+    """The last loop of a thread and its constants, which all parameters of an update share.
+
+    Each update has a dict of its own, even if the rule changes and returns one dict.
+    """
 
     scalars: Any = None
     known: Any = None

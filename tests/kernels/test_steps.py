@@ -336,3 +336,13 @@ def test_gathered_steps_of_all_layouts_leave_no_trace_of_others():
             for a, b, (new_p, new_m) in zip(p, m, expected):
                 np.testing.assert_array_equal(a, new_p)
                 np.testing.assert_array_equal(b, new_m)
+
+
+@pytest.mark.parametrize("size", [3, 5_000])
+def test_a_rule_may_return_the_same_dict_with_other_numbers(compiling, size):
+    numbers, p = {"lr": 0.0}, np.zeros(size)
+    for lr in (1.0, 2.0):
+        numbers["lr"] = lr
+        take_step(descend, p, np.ones(size), [], lambda: numbers)
+        steps.take_steps(descend, [[p]], [np.ones(size)], lambda: numbers)
+    assert (p == -6).all()
