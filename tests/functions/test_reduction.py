@@ -314,3 +314,18 @@ def test_long_sums_of_unusual_values(value):
     x[3, 7] = value
     np.testing.assert_array_equal(F.sum(x, 1).array, x.sum(axis=1))
     np.testing.assert_array_equal(F.sum(x).array, x.sum())
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (3, 0), (1,), (2, 3), (4, 1, 5)])
+@pytest.mark.parametrize("function", [F.sum, F.mean])
+@pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value")
+def test_gradients_of_one_number_repeat_it(function, shape):
+    for dtype in (np.float16, np.float32, np.float64):
+        x = Variable(np.ones(shape, dtype))
+        y = function(x * 1)
+        for g in (np.array(2.5, y.dtype), np.ones((2, 2), y.dtype)[:1, 0].reshape(())):
+            (gx,) = y.creator_node.pull_arrays((0,), [g])
+            expected = np.broadcast_to(g / (x.size or 1) if function is F.mean else g, shape)
+            assert gx.dtype == x.dtype and not gx.flags.writeable
+            np.testing.assert_array_equal(gx, expected.astype(dtype))
+            assert x.size < 2 or gx.strides == expected.strides
