@@ -353,7 +353,8 @@ def layer_normalization(x: Input, gamma: Input, beta: Input, eps: float = 1e-5) 
 def _is_plain_layer(x, gamma, beta):
     """Returns whether no more checks are needed: NumPy arrays, or Variables of them, of one dtype,
     x (..., D), gamma and beta (D,)."""
-    x, gamma, beta = [getattr(value, "_array", value) for value in (x, gamma, beta)]
+    x, gamma = getattr(x, "_array", x), getattr(gamma, "_array", gamma)
+    beta = getattr(beta, "_array", beta)
     if x.__class__ is not np.ndarray or gamma.__class__ is not np.ndarray:
         return False
     if beta.__class__ is not np.ndarray or x.dtype.char not in "fd" or not x.ndim:

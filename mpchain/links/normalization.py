@@ -99,7 +99,8 @@ class BatchNormalization(Link):
 
     def _initialize(self, shape):
         """Initializes the parameters and averages that are not initialized."""
-        for param in self.params():
+        for name in sorted(self._params):
+            param = self.__dict__[name]
             if not param.is_initialized:
                 param.initialize(shape)
         for name, initial in zip(("avg_mean", "avg_var"), self._initial_averages):
@@ -327,7 +328,8 @@ class _SampleNormalization(Link):
                 setattr(self, name, Parameter(get_initializer(initial, self._dtype), size))
 
     def _initialize(self, shape):
-        for param in self.params():
+        for name in sorted(self._params):
+            param = self.__dict__[name]
             if not param.is_initialized:
                 param.initialize(shape)
 
