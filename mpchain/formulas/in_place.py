@@ -16,6 +16,8 @@ from mpchain.formulas.text import compile_text
 from mpchain.formulas.writer import Python
 
 _DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+_WORTH_REUSING = 1 << 12
+"""The least number of elements for which another test and call take less time than new memory."""
 
 
 def program(
@@ -49,7 +51,13 @@ def program(
     result = trace_operation(formula, names, n_arrays)
     if result is None:
         return formula
-    return _Writer(names, n_arrays, full, result).function(formula, loop, large, only_unlike)
+    alike = None
+    if not set(names[:n_arrays]).issubset(full):
+        writer = _Writer(names, n_arrays, names[:n_arrays], result)
+        of_one_shape = writer.function(formula, None)
+        alike = of_one_shape if writer.has_reused else None
+    writer = _Writer(names, n_arrays, full, result)
+    return writer.function(formula, alike, loop, large, only_unlike)
 
 
 class _Writer(Python):
@@ -62,12 +70,14 @@ class _Writer(Python):
         self.numbers, self.written = [], []
         self.has_reused = False
 
-    def function(self, formula, loop, large, only_unlike):
+    def function(self, formula, alike, loop=None, large=0, only_unlike=False):
+        """Returns the program, which calls ``alike``, if there is one, with arrays of one shape
+        that are not small."""
         for step in self.steps:
             self.written.append(self.statement(step))
         is_shorter = any(hasattr(step.function, "on_arrays") for step in self.steps)
         is_short = not self.numbers and not self.has_reused and not is_shorter
-        if is_short and loop is None:
+        if is_short and loop is None and alike is None:
             return formula
         arguments, head = ", ".join(self.names), []
         if loop is not None:
@@ -80,6 +90,11 @@ class _Writer(Python):
             head += [f"if {test}:", f"    y_ = loop({arguments})"]
             head += ["    if y_ is not None:", "        return y_"]
             self.known["loop"] = loop
+        if alike is not None:
+            shapes = " == ".join([f"{x}.shape" for x in self.arrays])
+            test = f"{self.arrays[0]}.size >= {_WORTH_REUSING} and {shapes}"
+            head += [f"if {test}:", f"    return alike({arguments})"]
+            self.known["alike"] = alike
         self.known["formula"] = formula
         if is_short:
             return self._compiled(formula, [*head, f"return formula({arguments})"])

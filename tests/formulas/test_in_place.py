@@ -34,7 +34,8 @@ def formulas():
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("formula", "n_arrays", "full"), [*formulas()])
 def test_same_bits_and_inputs_untouched(formula, n_arrays, full):
-    for dtype, shape in itertools.product((np.float16, np.float32, np.float64), ((), (5, 3))):
+    shapes = (), (5, 3), (64, 65)
+    for dtype, shape in itertools.product((np.float16, np.float32, np.float64), shapes):
         check_bits(formula, n_arrays, full, shape, dtype)
 
 
@@ -70,8 +71,9 @@ def test_arrays_that_broadcast_are_not_computed_into():
         return (x * 2 + 1) * y
 
     written = in_place.program(formula, ("x", "y"), 2, ())
-    x, y = np.ones((3, 1)), np.arange(4.0)
-    np.testing.assert_array_equal(written(x, y), (x * 2 + 1) * y)
+    x, y = np.ones((100, 1)), np.arange(50.0)
+    for arrays in ((x, y), (x + 0 * y, y + 0 * x)):  # the latter have one shape
+        np.testing.assert_array_equal(written(*arrays), (x * 2 + 1) * y)
 
 
 def test_dtypes_that_differ():
