@@ -53,7 +53,7 @@ class Recurrent(mpchain.Chain):
     Args:
         kind: class of the recurrent layer, such as :class:`~mpchain.links.LSTM`.
         n_in, n_units, n_out: units of the input, of the state and of the output.
-        unchains: whether gradients end at the state before.
+        unchains: whether gradients end at the new state, so that the recurrent layer gets none.
     """
 
     def __init__(self, kind: type, n_in: int, n_units: int, n_out: int, unchains: bool = False):
@@ -76,7 +76,7 @@ class LanguageModel(mpchain.Chain):
     Args:
         n_words: size of the vocabulary.
         size: units of the embedding.
-        n_units: units of the state; None: as many.
+        n_units: units of the state; None means as many as the embedding has.
     """
 
     def __init__(self, n_words: int, size: int, n_units: int | None = None):

@@ -165,7 +165,7 @@ def test_the_direction_has_length_one_and_no_tiny_element():
 
 
 def test_a_float16_function_is_checked_precisely_in_float64(device):
-    # The spacing of float16 at these numbers is 1 / 16, too coarse for numerical differences.
+    # The spacing of float16 at these numbers is up to 1 / 512, too coarse for steps of 0.001.
     x, gy = _send(device, X.astype("e"), GY.astype("e"))
     seen = []
 

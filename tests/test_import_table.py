@@ -1,4 +1,4 @@
-"""Tests who may import whom, by a table that ``ast`` checks over the whole source."""
+"""Tests that modules import only what a table permits; ``ast`` finds the imports of the source."""
 
 import ast
 import functools

@@ -14,7 +14,7 @@ G = np.array([[1.0, 2.0], [-3.0, 0.5]])
 
 
 def apply(hook, dtype=np.float64, device="@numpy", p=P, g=G):
-    """Returns the gradient after an update with the hook, and the change of the parameter."""
+    """Returns the gradient after an update with the hook; checks the change of the parameter."""
     link = Link()
     with link.init_scope():
         link.W = Parameter(p.astype(dtype))

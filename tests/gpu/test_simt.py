@@ -209,7 +209,7 @@ def test_an_outlier_that_comes_first_does_not_spoil_the_variance():
 
 
 # The shapes are from ResNet-50 with 64 images, and GPT-2 small with 8 texts of 1,024 words: (N,
-# channels, size), (rows, n).
+# channels, size).
 STATISTICS = [(64, c, s * s) for c, s in ((64, 112), (64, 56), (256, 56), (128, 28), (512, 28))]
 STATISTICS += [(64, c, s * s) for c, s in ((256, 14), (1024, 14), (512, 7), (2048, 7))]
 

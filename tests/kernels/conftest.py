@@ -49,8 +49,8 @@ class Memory:
 
 @pytest.fixture(autouse=True)
 def _tiles():
-    """Enables convolution by tiles, because reproducible communicators of other tests disable it,
-    for the same sizes on every processor."""
+    """Enables convolution by tiles, for the same sizes on every processor; reproducible
+    communicators of other tests disable it."""
     with thresholds.using(tiles=1 << 24, saved_by_wide=thresholds.saved):
         yield
 

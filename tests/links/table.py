@@ -156,7 +156,8 @@ def persistents(link):
 
 @contextlib.contextmanager
 def _keeping_persistents(link):
-    """Returns a function that restores the link's current persistent values before each call."""
+    """Context manager: yields a function that restores the link's current persistent values, which
+    are also restored on exit."""
     kept = [(each, copy.deepcopy(each.value)) for each in named_persistents(link).values()]
 
     def restore():

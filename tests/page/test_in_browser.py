@@ -26,7 +26,7 @@ pytestmark = [
     ),
 ]
 
-# The script trains until a file ends it: tests wait for what they check, and for no time.
+# The script trains until the test ends it, so tests wait for what they check, not for a fixed time.
 SCRIPT = """
     import os, pathlib, signal, time
     import numpy as np

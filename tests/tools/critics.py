@@ -225,7 +225,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 3, 4])
     parser.add_argument("--updates", type=int, default=20)
-    parser.add_argument("--compare", action="store_true", help="(what is run on each rank)")
+    parser.add_argument("--compare", action="store_true", help="compare as one of the ranks")
     args = parser.parse_args()
     if args.compare:
         comm = create_communicator()

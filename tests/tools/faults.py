@@ -220,7 +220,7 @@ def main():
     parser.add_argument("--times", type=int, default=1, help="how often each fault happens")
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--timeout", type=float, default=4, help="of collectives, in seconds")
+    parser.add_argument("--timeout", type=float, default=4, help="limit of collectives, in seconds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--train", help=argparse.SUPPRESS)
     parser.add_argument("--plan", type=json.loads, help=argparse.SUPPRESS)

@@ -128,7 +128,7 @@ def main():
     parser.add_argument("--n-retains", type=int, default=2)
     parser.add_argument("--out", help="train in this folder, and do nothing else")
     parser.add_argument("--stop-at", type=int, help="iteration of the snapshot to stop in")
-    parser.add_argument("--bytes", type=int, help="number of bytes of it to write")
+    parser.add_argument("--bytes", type=int, help="number of bytes of this snapshot to write")
     args = parser.parse_args()
     if args.out is not None:
         train(args)

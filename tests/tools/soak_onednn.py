@@ -2,7 +2,7 @@
 
     python -m tests.tools.soak_onednn [--minutes 60] [--threads 2] [--seed 0]
 
-Convolutions have random geometries, half of them with three spatial axes, and products have random
+Convolutions have random geometries, most of them with three spatial axes, and products have random
 sizes. Each result must have the same bits as the reference, or be close to it if a convolution is
 computed by tiles. If one call takes longer than a minute, threads wait for each other forever: the
 program prints the stacks of all threads and ends. The seed on the last line belongs to the block

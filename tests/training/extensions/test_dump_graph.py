@@ -48,7 +48,7 @@ def test_graph_of_the_first_iteration(real_trainer, no_dot, capsys):
     labels = re.findall(r'label="(\w+)"', text)
     assert labels.count("linear") == 1
     assert sum("softmax_cross_entropy" in label for label in labels) == 1
-    assert text.count("->") == 6  # x, W, b -> linear -> y -> loss function (and t) -> loss
+    assert text.count("->") == 6  # x, W, b -> linear -> y -> loss function -> loss
     assert seen == [(False, True), (False, False), (False, False), (False, False)]
 
 
