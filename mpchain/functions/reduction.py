@@ -30,10 +30,17 @@ def _kept(shape, axes):
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
-@functools.lru_cache(maxsize=1024)
 def _kept_and_count(shape, axis):
     """Returns the shape of a reduction that keeps its axes, and the number of elements of each
     sum."""
+    try:
+        return _remembered(shape, axis)
+    except TypeError:  # an axis without a hash, such as np.array(0)
+        return _remembered.__wrapped__(shape, axis)
+
+
+@functools.lru_cache(maxsize=1024)
+def _remembered(shape, axis):
     axes = _numbers(axis, len(shape))
     return _kept(shape, axes), math.prod(shape[a] for a in axes)
 

@@ -329,3 +329,12 @@ def test_gradients_of_one_number_repeat_it(function, shape):
             assert gx.dtype == x.dtype and not gx.flags.writeable
             np.testing.assert_array_equal(gx, expected.astype(dtype))
             assert x.size < 2 or gx.strides == expected.strides
+
+
+@pytest.mark.parametrize("axis", [np.int64(0), np.array(0), (np.array(0),)])
+@pytest.mark.parametrize("function", [F.sum, F.mean])
+def test_axes_that_are_numpys_numbers(function, axis):
+    x = Variable(np.ones((2, 3)))
+    F.sum(function(x, axis=axis) * np.arange(3.0)).backward()
+    expected = np.broadcast_to(np.arange(3.0), (2, 3))
+    np.testing.assert_array_equal(x.grad, expected / (1 if function is F.sum else 2))
