@@ -315,11 +315,16 @@ def products_of_others(x: Array) -> Array:
     """Returns, for each element, the product of all other elements along the last axis, computed
     without division.
 
+    On the host, single precision is multiplied in double precision, because the products of the
+    elements before and after an element may lie outside of its range.
+
     Example:
         >>> products_of_others(np.array([2.0, 3.0, 0.0]))
         array([0., 0., 6.])
     """
     xp, wide = get_array_module(x), _at_least_single(x)
+    if xp is np:
+        wide = np.promote_types(wide, np.float64)
     ones = xp.ones((*x.shape[:-1], min(x.shape[-1], 1)), wide)
 
     def before(x):

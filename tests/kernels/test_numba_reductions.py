@@ -139,6 +139,21 @@ def test_scans_have_the_bits_of_numpy(name, dtype):
             )
 
 
+@pytest.mark.parametrize("library", ["numba_cpu", "reference"])
+@pytest.mark.parametrize("is_of_columns", [False, True])
+def test_products_of_others_whose_parts_leave_the_range(library, is_of_columns):
+    x = np.ones((300, 256), np.float32)
+    x[:, 1:4], x[:, 5:8], x[7, 9] = 1e20, 1e-20, 0
+    x[9:12, 20] = 0.5
+    if is_of_columns:
+        x = x.T.copy().T
+    y = kernel_of("products_of_others", library).compute(x)
+    filled = np.where(x == 0, 1, x.astype(np.float64))
+    product = filled.prod(axis=1, keepdims=True)
+    has_zero = (x == 0).any(axis=1, keepdims=True)
+    np.testing.assert_allclose(y, np.where(has_zero & (x != 0), 0, product / filled), 1e-6)
+
+
 EXTREMA = {  # each row has a shape and axes
     "rows": (SHAPE, (1,)),
     "columns": (SHAPE, (0,)),

@@ -425,44 +425,47 @@ def _multiply(begin, end, x, y):
 
 
 def _multiply_others(begin, end, x, y):
-    row, one = begin, x.dtype.type(1)
+    row, before = begin, np.empty((4, x.shape[1]))
     while row + 4 <= end:
-        a = b = c = d = one
+        a = b = c = d = 1.0
         for i in range(x.shape[1]):
-            y[row, i], y[row + 1, i], y[row + 2, i], y[row + 3, i] = a, b, c, d
+            before[0, i], before[1, i], before[2, i], before[3, i] = a, b, c, d
             a *= x[row, i]
             b *= x[row + 1, i]
             c *= x[row + 2, i]
             d *= x[row + 3, i]
-        a = b = c = d = one
+        a = b = c = d = 1.0
         for i in range(x.shape[1] - 1, -1, -1):
-            y[row, i] *= a
-            y[row + 1, i] *= b
-            y[row + 2, i] *= c
-            y[row + 3, i] *= d
+            y[row, i] = before[0, i] * a
+            y[row + 1, i] = before[1, i] * b
+            y[row + 2, i] = before[2, i] * c
+            y[row + 3, i] = before[3, i] * d
             a *= x[row, i]
             b *= x[row + 1, i]
             c *= x[row + 2, i]
             d *= x[row + 3, i]
         row += 4
     for rest in range(row, end):
-        a = one
+        a = 1.0
         for i in range(x.shape[1]):
-            y[rest, i] = a
+            before[0, i] = a
             a *= x[rest, i]
-        a = one
+        a = 1.0
         for i in range(x.shape[1] - 1, -1, -1):
-            y[rest, i] *= a
+            y[rest, i] = before[0, i] * a
             a *= x[rest, i]
 
 
 def _multiply_columns(begin, end, x, y):
-    rest = np.ones(end - begin, x.dtype)
-    y[0, begin:end] = 1
-    for i in range(1, x.shape[0]):
-        for c in range(begin, end):
-            y[i, c] = y[i - 1, c] * x[i - 1, c]
-    for i in range(x.shape[0] - 1, -1, -1):
-        for c in range(begin, end):
-            y[i, c] *= rest[c - begin]
-            rest[c - begin] *= x[i, c]
+    # The products of a block of columns stay in the cache.
+    before, rest = np.empty((x.shape[0], 64)), np.empty(64)
+    for first in range(begin, end, 64):
+        n = min(64, end - first)
+        before[0], rest[:] = 1, 1
+        for i in range(1, x.shape[0]):
+            for c in range(n):
+                before[i, c] = before[i - 1, c] * x[i - 1, first + c]
+        for i in range(x.shape[0] - 1, -1, -1):
+            for c in range(n):
+                y[i, first + c] = before[i, c] * rest[c]
+                rest[c] *= x[i, first + c]
