@@ -2,15 +2,18 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpchain.backends import cuda
 from mpchain.typing import Array
 
+if TYPE_CHECKING:
+    from mpchain.function_node import FunctionNode
+
 _FEW = 1 << 13
 
 
-def may_be_shared(gx: Array, gys: Sequence, gxs: Sequence, function: Any) -> bool:
+def may_be_shared(gx: Array, gys: Sequence, gxs: Sequence, function: "FunctionNode") -> bool:
     """Returns whether ``gx`` may be, or may be a view of, an array that is referenced elsewhere.
 
     Args:
