@@ -654,9 +654,9 @@ class Variable(Transferable):
 
     def _check_grad(self, grad):
         x = self._array
-        is_alike = x is not None and type(grad) is type(x)
-        if is_alike and grad.shape == x.shape and grad.dtype == x.dtype:
-            return
+        if x is not None and type(grad) is type(x):
+            if grad.shape == x.shape and grad.dtype == x.dtype:
+                return
         if not is_array(grad):
             raise TypeError(
                 f"{self._called()}.grad must be a numpy.ndarray or cupy.ndarray, "

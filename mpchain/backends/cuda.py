@@ -502,7 +502,7 @@ def reduce(
 
 
 @functools.cache
-def raw(code: str, name: str, *args: Any, **kwargs: Any) -> Callable:
+def raw(code: str, name: str, *args: Any, **kwargs: Any) -> Any:
     """Returns a ``cupy.RawKernel``, which is made once for the same arguments.
 
     Example:

@@ -115,7 +115,7 @@ class Declaration:
                 i: rows for i, d in enumerate(derivatives) if (rows := getattr(d, "rows", None))
             },
             "add_part": next(
-                (staticmethod(d.add_part) for d in derivatives if hasattr(d, "add_part")), None
+                (staticmethod(f) for d in derivatives if (f := getattr(d, "add_part", None))), None
             ),
         }
         self.node_class = type(self.name, (Application,), attributes)
