@@ -30,8 +30,8 @@ _CALLS = 1 << 20  # A turn with more calls would use the random numbers of the n
 
 
 class _Rows(NamedTuple):
-    """A program's declaration of which sample each row along an axis belongs to; None means that
-    rows are in the order of samples."""
+    """A program's declaration of which sample each row along an axis belongs to; ``samples`` is
+    None if rows are in the order of samples."""
 
     samples: np.ndarray | None
     axis: int
@@ -426,7 +426,8 @@ class SampleGenerator:
         return length % self.n == 0 if rows.samples is None else length == len(rows.samples)
 
     def _place(self, shape, shared):
-        """Returns the sample of each row, and the row's index among the sample's rows."""
+        """Returns the counters of an array's draws: one for each row that :func:`rows_of` assigns
+        to a sample, or else one for each sample, or one for the whole array."""
         high, n, rows = self._key[1], self.n, _local.rows
         if _is_shared(shape, shared):
             return _whole(high)

@@ -39,7 +39,7 @@ _PREFIXES = "CUDA", "NCCL", "CUPY", "CUDNN", "NVIDIA", "MPCHAIN"
 
 def machine() -> Iterator[Item]:
     """Yields items with facts about the host: GPUs, packages, environment variables, versions, and
-    the names of CuPy.
+    how CuPy's names and parameters differ from those of the tested version.
 
     Example:
         >>> [name for name, _ in machine()][-1]

@@ -54,7 +54,7 @@ def create_multi_node_evaluator(actual_evaluator: Evaluator, communicator: Commu
         for summary, doubt in communicator.allgather_obj((summarize(), actual_evaluator.doubt)):
             total.merge(summary)
             doubts.append(doubt)
-        # All ranks check the same conditions, each with its own values.
+        # A rank may find a doubt in its own values; one warning, by rank 0, is enough.
         actual_evaluator.warn(next(filter(None, doubts), None) if communicator.rank == 0 else None)
         return total.compute_mean()
 

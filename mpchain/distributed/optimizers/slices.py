@@ -52,8 +52,8 @@ class Row:
             rule.slice = Slice(rule, place, params[name].shape, self)
 
     def keep(self, params: Mapping[str, Parameter]) -> bool:
-        """Removes parameters that are not in ``params``, or that another row holds. The parameters
-        that stay may have new names.
+        """Removes parameters that are not in ``params``, or that this row no longer holds.
+        The parameters that stay may have new names.
 
         Returns:
             Whether any parameters are left.

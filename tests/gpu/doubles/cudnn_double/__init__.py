@@ -379,7 +379,7 @@ class pygraph:
         used = block.host.reshape(-1).view(np.uint8)[start : start + size]
         for view in views:
             if np.shares_memory(used, view):
-                raise RuntimeError("the workspace is the memory of a tensor")
+                raise RuntimeError("the workspace overlaps the memory of a tensor")
         used[...] = 0xA5
 
 
