@@ -152,7 +152,7 @@ class OpenMpi(Mpich):
         """See `Direct`; runs the ``ompi_info`` that is installed beside mpirun."""
         program = find_program(["ompi_info"], [os.path.dirname(self.path)])
         if not program:
-            raise NotElasticError(f"{self.path} has no ompi_info beside it to ask for ULFM")
+            raise NotElasticError(f"{self.path} has no ompi_info beside it to tell about ULFM")
         if "FT MPI support: yes" not in ask([program]):
             raise NotElasticError(f"{self.path} was built without ULFM, according to {program}")
         return ElasticOpenMpi(self.path)

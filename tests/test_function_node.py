@@ -13,7 +13,7 @@ from mpchain.backends import cuda
 from tests.functions.harness import check_orders, weighted_sum
 from tests.probes import Doubled, doubled, full
 
-# The guide's functions.
+# These functions are like those of Chainer's guide to defining functions.
 
 
 class MulAdd(FunctionNode):

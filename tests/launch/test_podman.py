@@ -57,7 +57,7 @@ def test_podman(tmp_path):
     assert found["binds"]["hint"] == f"podman run -v {tmp_path}:{tmp_path} ..."
     assert found["ranks inside"]["hint"].startswith("each of two ranks is alone")
 
-    # With the options that these lines request, ranks connect to each other.
+    # With the options that this hint suggests, ranks connect to each other.
     asked = found["ranks inside"]["hint"].rpartition("or podman run ")[2].removesuffix(" ...")
     options = [word for word in asked.split() if not word.startswith("--network")]
     found = in_container(tmp_path, [*options, "-v", f"{tmp_path}:{tmp_path}"])

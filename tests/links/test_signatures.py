@@ -1,4 +1,4 @@
-"""Tests that every link that Chainer documents has the same parameters, order and defaults."""
+"""Tests that links accept the parameters that Chainer documents, in the same order."""
 
 import inspect
 import pathlib

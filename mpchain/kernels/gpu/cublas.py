@@ -132,7 +132,7 @@ def captured_product(handle: int, *args: Any) -> None:
     Raises:
         RuntimeError: cuBLAS returns an error.
     """
-    assert current.graph is not None  # outside of a capture, product() calls cuBLAS by CuPy
+    assert current.graph is not None  # outside of a capture, product() calls cuBLAS through CuPy
     library, workspace = _library(), current.graph.workspace
     stream = cuda.cupy.cuda.get_current_stream().ptr
     # The stream need not be restored, because CuPy sets the stream in each of its own calls.
