@@ -98,7 +98,7 @@ class Merger:
 
         Args:
             screen: The screen on which the output is shown.
-            shown: The output; if there are several ranks, each line begins with `label`.
+            shown: The output; if there are several ranks, each line of a rank begins with `label`.
             rank: The rank that printed the output; None for the launcher.
             whole: Whether the lines stay together, like those of a traceback.
 

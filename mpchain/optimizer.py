@@ -234,7 +234,7 @@ class Optimizer:
 
     @property
     def _factor(self) -> Any:
-        """The loss scale that ``backward`` receives: a number, or an array on the GPU."""
+        """The loss scale that ``backward`` receives: a number, an array on the GPU, or None."""
         return self._loss_scale if self.scale_on_gpu is None else self.scale_on_gpu.factor
 
     def _learn(self, waits):

@@ -3,10 +3,10 @@
     python train_crf.py                         one process
     mpchain-launch -n 2 train_crf.py            two ranks, the same numbers
 
-A small grammar makes the sentences. Some of its words are nouns or verbs, as in "the men fish the
-fish". The random field learns which tags can follow a tag, and finds the best tags of a whole
-sentence. --file reads your own sentences: a word and its tag on each line, separated by a space,
-and an empty line after each sentence.
+A small grammar makes the sentences. Some of its words can be either nouns or verbs, as in "the men
+fish the fish". The random field learns which tags can follow a tag, and finds the best tags of a
+whole sentence. --file reads your own sentences: a word and its tag on each line, separated by a
+space, and an empty line after each sentence.
 """
 
 import argparse

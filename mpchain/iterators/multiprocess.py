@@ -106,7 +106,7 @@ class MultiprocessIterator(PrefetchingIterator):
             for reader, part in zip(self._readers, parts):
                 reader.request(part)
         except BaseException:
-            # Some workers have already read their part of a batch that will not be requested.
+            # Some workers were asked for their part of a batch whose other parts were not.
             self._end_readers()
             raise
         return (self._readers or [])[: len(parts)], []

@@ -19,7 +19,7 @@ def _second_operand(link, name, own, xs):
     n = 1 if own is not None else 2
     if len(xs) != n:
         wanted = "x alone" if n == 1 else f"x and {name}"
-        raise TypeError(f"{type(link).__name__}: the arguments must be {wanted}, not {len(xs)}")
+        raise TypeError(f"{type(link).__name__}: call it with {wanted}, not {len(xs)} arguments")
     return xs[0], xs[1] if own is None else own
 
 

@@ -148,7 +148,8 @@ def read_safetensors(file: File) -> dict[str, Array]:
         A dict from name to array.
 
     Raises:
-        DamagedFileError: the file is damaged; the message names the file and the array.
+        DamagedFileError: the file is damaged, or is not a safetensors file; the message names the
+            file and, if one array is damaged, the array.
     """
     with open_file(file) as opened:
         return _read(name_of(opened), memoryview(opened.read()))

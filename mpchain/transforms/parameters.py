@@ -119,14 +119,15 @@ def _call_read_only(link, call, named, arrays):
 
 
 def _call_compared(link, call, named, arrays):
-    """Calls a function, restores the arrays that it changed, and raises RuntimeError if there are
-    any."""
+    """Calls a function; if it changed arrays, restores them and raises RuntimeError."""
     copies = {name: array.copy() for name, array in arrays.items()}
-    result = call()
+    result, changed = call(), []
     for name, array in arrays.items():
         if named[name].array is not array or not _are_equal(array, copies[name]):
             array[...] = copies[name]
-            raise _changed(link, name)
+            changed.append(name)
+    if changed:
+        raise _changed(link, changed[0])
     return result
 
 

@@ -54,7 +54,7 @@ def check(make, calls=None, between=None, reason=None, replayed=True, rtol=1e-5)
     eager function, and that it is either replayed or gives a reason.
 
     Args:
-        make: returns the function, and a model or what else the function changes.
+        make: returns the function, and a model or whatever else the function changes.
         calls: the arguments of each call.
         between: called before each call, with the number of the call and the model.
         reason: a part of the reason against replays.

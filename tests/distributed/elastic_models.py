@@ -184,7 +184,7 @@ MOMENTS = {
 
 
 def _note(folder, event, rank=None):
-    """Writes an empty file, whose name contains the event, the time and the rank."""
+    """Writes an empty file, whose name contains the event, the time and, if given, the rank."""
     name = f"{event}_{time.time():.6f}" + ("" if rank is None else f"_{rank}")
     with open(os.path.join(folder, name), "w"):
         pass

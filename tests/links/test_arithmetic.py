@@ -74,9 +74,9 @@ X = np.ones((2, 3), np.float32)
 @pytest.mark.parametrize(
     "error, message, call",
     [
-        (TypeError, "Bias: the arguments must be x alone, not 2", lambda: L.Bias(1, (3,))(X, X)),
-        (TypeError, "Bias: the arguments must be x and b, not 1", lambda: L.Bias()(X)),
-        (TypeError, "Scale: the arguments must be x and W, not 3", lambda: L.Scale()(X, X, X)),
+        (TypeError, "Bias: call it with x alone, not 2 arguments", lambda: L.Bias(1, (3,))(X, X)),
+        (TypeError, "Bias: call it with x and b, not 1 arguments", lambda: L.Bias()(X)),
+        (TypeError, "Scale: call it with x and W, not 3 arguments", lambda: L.Scale()(X, X, X)),
         (
             ValueError,
             "Scale: with bias_term, W_shape or bias_shape must be given",

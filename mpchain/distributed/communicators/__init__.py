@@ -193,7 +193,7 @@ def _ranks(mpi_comm):
     if n := environment.n_spares():
         variable = environment.SPARES_VARIABLE
         raise RuntimeError(
-            f"create_communicator: {n} of the {mpi.COMM_WORLD.size} ranks are spare "
+            f"create_communicator: {mpi.COMM_WORLD.size} ranks include {n} spare "
             f"({variable}): call run_elastic, which makes the communicator and lets them wait"
         )
     return mpi.COMM_WORLD

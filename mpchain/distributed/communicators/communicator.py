@@ -79,7 +79,8 @@ class Communicator(PointToPoint):
     # Names of the attributes that `renew` copies to the new communicator.
     passed_on: Collection[str] = ()
 
-    if TYPE_CHECKING:  # mpchain.distributed.gradients and optimizers set these
+    # mpchain.distributed.gradients and optimizers set the attributes; subclasses define the method.
+    if TYPE_CHECKING:
         divided: Any
         n_draw_keys: int
 

@@ -194,7 +194,8 @@ class GradientReducer(Reducer):
 
     def means(self) -> dict[str, Array | None]:
         """Completes the sums; returns the means over all ranks by name, None where no rank has a
-        gradient. The means are views into the buckets, or copies."""
+        gradient. The means are views into the buckets, or copies; those of one rank are its
+        gradients."""
         counts = self._complete()
         if self._comm.size > 1:
             for bucket in self._buckets:

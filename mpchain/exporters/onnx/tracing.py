@@ -39,8 +39,8 @@ class Application(NamedTuple):
     """One application of a function.
 
     Attributes:
-        function: the function node; or the NumPy function, or name of an array method, that was
-            applied to an integer input.
+        function: the function node; or the NumPy function or the name of the operation that was
+            applied to an integer input, or that found positions, such as argmax.
         in_data: the function's input arrays.
         constants: the other arguments.
         path: the link that called it.

@@ -322,8 +322,8 @@ def get_current_stream(device_id=None):
 
 
 def _joined(stream):
-    """Adds the work that CUDA orders before the stream's next work without an event; returns the
-    stream.
+    """Notes the work that CUDA orders before the stream's next work even without an event; returns
+    the stream.
 
     The null stream and the blocking streams of its device wait for each other. All work follows the
     work for which the host has waited.
