@@ -280,7 +280,7 @@ class _Writing(L.Linear):
 def _update(link):
     for _ in range(3):
         link.W.grad = np.ones_like(link.W.array)
-        link.b.grad = np.zeros_like(link.b.array)
+        link.b.grad = np.ones_like(link.b.array)
         link.optimizer.update()
 
 
