@@ -240,7 +240,9 @@ def test_extensions_are_no_work_of_steps(comm, own_control, pass_time, tmp_path)
     trainer.extend(lambda trainer: pass_time(100.0 * (comm.rank == 0)), name="draw")
     trainer.run()
     work, waited = own_control.times
-    assert work.min() == work.max() > 0 and not waited.any()
+    assert work[0] > 1
+    np.testing.assert_allclose(work, work[0], atol=1e-6)  # times of the clock are rounded
+    np.testing.assert_allclose(waited, 0, atol=1e-6)
 
 
 def test_a_log_says_which_rank_is_slow(comm, own_control, pass_time):
