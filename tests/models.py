@@ -16,7 +16,7 @@ class MLP(mpchain.Chain):
         n_units: units of the hidden layer.
         n_out: units of the output.
         activation: function of the hidden units.
-        normalization: a link between the first layer and the activation.
+        normalization: a link between the first layer and the activation; None omits it.
     """
 
     def __init__(

@@ -34,7 +34,8 @@ def _random(*shape):
 
 
 def _unrolled(product, W, n_rows=2, change=lambda k, h: h):
-    """Returns the loss of a recurrent network, and the contributions to the gradient of W."""
+    """Returns the loss of a recurrent network, and the sum of the contributions to the gradient of
+    W."""
     xs = [Parameter(_random(n_rows, len(W))) for _ in range(N_STEPS)]
     h, inputs, outputs = xs[0], [], []
     for k, x in enumerate(xs):

@@ -103,7 +103,7 @@ def test_smooth_functions_are_not_taken_for_kinked(dtype):
 
 
 class TestReLU(unittest.TestCase):
-    """The two tests of the guide."""
+    """The two tests in Chainer's guide to defining functions."""
 
     def test_backward_cpu(self):
         x = Variable(np.random.randn(3, 2).astype(np.float32))
@@ -275,8 +275,7 @@ def test_assert_allclose(device):
 
 
 class MeanOfKnown(FunctionNode):
-    """Computes the mean of the elements that are not NaN; its gradient may be wrong at NaN
-    elements."""
+    """Computes the mean of the finite elements; its gradient may be wrong at the others."""
 
     def __init__(self, elsewhere=0):
         self.elsewhere = elsewhere

@@ -125,7 +125,7 @@ OF_LIBRARIES = {"astype", "writeable", "_fields"}
 @functools.cache
 def _closure(in_distributed=False):
     """Returns, for each room, the rooms that it may import. Only rows above are allowed, so there
-    is no circle."""
+    is no circle of rows."""
     allowed = {}
     for rooms, below in FLOORS if in_distributed else TABLE:
         rooms, below = set(rooms.split()), set(below.split())
@@ -159,8 +159,8 @@ class _Import:
 
 
 def _modules(node):
-    """Returns the modules that an import statement names; names imported from mpchain count as
-    modules."""
+    """Returns the modules that an import statement names; names imported from mpchain,
+    mpchain.distributed or mpchain.kernels count as modules."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     module = "." * node.level + (node.module or "")
@@ -171,7 +171,7 @@ def _modules(node):
 
 @functools.cache
 def _imports(path):
-    """Returns the imports in a file."""
+    """Returns the imports in a file, except those for type checkers."""
     relative = path.relative_to(ROOT)
     return [*_find(relative.as_posix(), trees(ROOT, relative.parts[0])[relative.as_posix()])]
 
@@ -246,7 +246,7 @@ def test_an_annex_is_imported_by_the_registry_alone():
 
 
 def _defined(tree):
-    """Yields the names of functions, classes and attributes that a file defines."""
+    """Yields the names of functions, classes, attributes and variables that a file defines."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name

@@ -148,7 +148,8 @@ def test_doctor_finds_singletons(slurm):
 
 
 def test_munge_is_explained():
-    """srun prints this if the keys differ, and if munged does not run on its host."""
+    """The launcher explains what srun prints if the keys of munge differ, and if munged does not
+    run on the host of srun."""
     with Slurm("a", "b") as slurm:
         slurm.change_munge_key("b")
         with pytest.raises(RuntimeError) as failure:

@@ -41,7 +41,8 @@ def hosts():
 
 @pytest.fixture
 def diagnose(hosts, run, monkeypatch, tmp_path):
-    """Returns a function that spoils a host, and returns the doctor's findings about it by item."""
+    """Returns a function that spoils a host, and returns the doctor's findings by item: those about
+    host b, and those that name no host."""
     for name, value in hosts.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
@@ -59,7 +60,8 @@ def diagnose(hosts, run, monkeypatch, tmp_path):
 
 
 def test_files_and_versions(diagnose, tmp_path):
-    """Host b has a small /dev/shm, a full /tmp, read-only results, and another mpi4py."""
+    """Host b has a small /dev/shm, a small folder of temporary files, read-only results, and
+    another mpi4py."""
     described = pathlib.Path(importlib.metadata.distribution("mpi4py").locate_file("."))
     metadata = next(described.glob("mpi4py-*.dist-info")) / "METADATA"
     other = tmp_path / "METADATA"

@@ -190,7 +190,7 @@ def test_rank_that_never_starts(run, script, place, deed, fate):
 @pytest.mark.long
 @pytest.mark.parametrize("place", ["MPI_Init", "create_communicator"])
 def test_rank_that_is_stopped_where_all_wait(run, script, place):
-    """Another thread of the rank stops it as soon as it is there."""
+    """The rank stops itself as soon as it is there."""
     path = script(
         """
         import os, signal, sys, threading, time

@@ -40,7 +40,8 @@ _TOLERANCES = {np.float32: 2e-5, np.float64: 1e-11}
 
 
 def _mean_square(*ys):
-    """Returns the default loss: the mean square distance of the outputs from 1."""
+    """Returns the default loss: the mean square distance of an output from 1, summed over the
+    outputs of floating-point numbers."""
     terms = [F.mean((y - 1) ** 2) for y in ys if y.dtype.kind == "f"]
     return F.add(*terms) if len(terms) > 1 else terms[0]
 

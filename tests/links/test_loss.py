@@ -73,8 +73,8 @@ def call_with_samples(link, x, t):
 
 
 def crf(lengths):
-    """Returns a reference: the likelihood by a sum over all label sequences, for time-major
-    sequences."""
+    """Returns a reference: the mean negative log-likelihood by a sum over all label sequences, for
+    time-major sequences."""
 
     def reference(w, *arrays):
         cost, losses = w["cost"], []

@@ -15,7 +15,7 @@ from tests.reference import torch
 pytestmark = pytest.mark.slow
 
 LENGTHS = (2, 4, 1)
-# For each kind, the order of gates in PyTorch's weights, and further options.
+# For each kind: PyTorch's module, the number of gates, and further options.
 MODULES = {
     "LSTM": (torch.nn.LSTM, 4, {}),
     "GRU": (torch.nn.GRU, 3, {}),

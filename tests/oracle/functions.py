@@ -78,8 +78,8 @@ class Framework:
         return stack
 
     def gradients(self, outputs, arguments):
-        """Returns the gradients of all inputs, for the same gradients of the outputs on both
-        sides."""
+        """Returns the gradients of the inputs that get one, for the same gradients of the outputs
+        on both sides."""
         inputs = {n: x for n, x in arguments.items() if isinstance(x, self.module.Variable)}
         ys = [y for y in outputs if isinstance(y, self.module.Variable)]
         ys = [y for y in ys if y.dtype.kind == "f"]
@@ -254,7 +254,10 @@ class Oracle:
 
 
 def distance(a, b):
-    """Returns the largest difference over the largest finite number; inf and nan must agree."""
+    """Returns the largest difference over the largest finite number; inf and nan must agree.
+
+    For dtypes other than floating-point ones, returns 1 if an element differs, and 0 otherwise.
+    """
     if not a.size:
         return 0.0
     if a.dtype.kind != "f":

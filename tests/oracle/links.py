@@ -219,7 +219,7 @@ class Oracle:
         return lines
 
     def differences_of_files(self, i, wrong):
-        """Compares the names, shapes and dtypes of the arrays that both have saved."""
+        """Compares the names, shapes and dtypes of the arrays that each side has saved."""
         ours, theirs = (self.contents(whose, i) for whose in ("ours", "theirs"))
         pairs = [(f"saved {n}", ours.get(n), theirs.get(n)) for n in ours.keys() | theirs.keys()]
         return [f"{n}: mpchain {a}, Chainer {b}" for n, a, b in pairs if a != b and n not in wrong]

@@ -1,7 +1,7 @@
-"""Trains with every extension, in Chainer or in mpchain: ``trainer.py LIBRARY OUT [FILE]``.
+"""Trains with many extensions, in Chainer or in mpchain: ``trainer.py LIBRARY OUT [FILE]``.
 
-The training continues from the snapshot FILE, which either library may have written, and prints its
-log.
+The training continues from the snapshot FILE, if there is one, which either library may have
+written, and prints its log without times.
 """
 
 import importlib

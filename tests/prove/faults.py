@@ -1,7 +1,8 @@
 """Faults that make ranks compute other results than one process: for each name, the planted lines
 and the expected finding.
 
-The finding must name the line with the comment ``# here``, and contain the texts of ``says``.
+The finding must name a line with the comment ``# here``, if there is one, and contain the texts of
+``says``.
 """
 
 from typing import Any, NamedTuple

@@ -7,7 +7,8 @@ from tests.distributed.ranks import why_not
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks the tests of this folder that start the launcher and ranks as slow."""
+    """Marks the tests of this folder that start the launcher and ranks as slow tests of the annex
+    ``launcher``."""
     folder = f"{pathlib.Path(__file__).parent}/"
     for item in items:
         if str(item.path).startswith(folder) and "run" in getattr(item, "fixturenames", ()):

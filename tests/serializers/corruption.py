@@ -40,7 +40,8 @@ KINDS = {
 
 
 class Model:
-    """A model with two layers, a few scalars, strings and None, and names of several lengths."""
+    """A model with two layers, two numbers, a string, None, an empty array, and names of several
+    lengths."""
 
     def __init__(self, seed):
         random = np.random.RandomState(seed)

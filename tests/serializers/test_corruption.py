@@ -110,7 +110,7 @@ def test_truncated_files(tmp_path, keep):
 
 
 def test_hdf5_datasets_have_checksums_of_their_own(tmp_path):
-    """If a file is not sealed, as a group that a user made, each array is still verified."""
+    """If the file is not sealed, because a user made the group, each array is still verified."""
     with h5py.File(tmp_path / "file", "w") as file:
         HDF5Serializer(file.create_group("a"), compression=None).save(Model(1))
     saved, target = Model(1), Model(2)

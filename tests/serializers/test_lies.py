@@ -152,7 +152,7 @@ def test_a_damaged_shape_is_damage(tmp_path):
 
 
 class Trouble(io.BytesIO):
-    """A file in which the system cannot read one position."""
+    """A file that the system cannot read before some position."""
 
     def __init__(self, content, number, limit):
         super().__init__(content)
@@ -259,7 +259,7 @@ def test_a_small_hdf5_file_does_not_become_large(tmp_path, options, asked):
 
 
 def npz_of(path, *members):
-    """Writes an archive of members, each an array or the text of a header."""
+    """Writes an archive of members, each a pair of name and value."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in members:
             with archive.open(name + ".npy", "w") as member:

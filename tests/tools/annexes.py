@@ -68,7 +68,7 @@ sys.exit(failed > 0)
 
 
 def delete(root: pathlib.Path, annexes: Sequence[str]) -> None:
-    """Deletes annexes, with their lines and their tests, from a copy of the source.
+    """Deletes annexes, their lines in the register and the files of their tests from a copy.
 
     Args:
         root: the copy.
@@ -116,7 +116,8 @@ def run(root: pathlib.Path, *arguments: str) -> int:
 
 
 def import_the_rest(root: pathlib.Path) -> int:
-    """Imports each module of a copy, and reads each name of mpchain; returns the exit code."""
+    """Imports the modules of a copy, except programs, and reads each name of mpchain; returns the
+    exit code."""
     return run(root, "-W", "ignore", "-c", _IMPORT_ALL)
 
 

@@ -33,8 +33,8 @@ N_SAMPLES = 10  # neither 3 nor 4 divides this number
 
 class Critic(mpchain.Chain):
     """A critic with two convolutions. Biases before a normalization, and a critic's last bias, are
-    omitted: the loss does not depend on them, so their gradients would be rounding errors, which
-    Adam turns into full steps."""
+    omitted: no loss depends on the former, nor that of WGAN-GP on the latter, so their gradients
+    would be rounding errors, which Adam turns into full steps."""
 
     def __init__(self, n_out=1):
         super().__init__()
@@ -178,7 +178,8 @@ def r1(training, n_updates):
 
 
 def penalized_penalty(training, n_updates):
-    """Trains with a penalty on the norm of the R1 penalty's gradient of all samples."""
+    """Trains with a penalty on the squared norm of the gradient that the R1 penalty of all samples
+    has in four of the parameters."""
     critic, optimizer = training.set_up(Critic())
 
     def loss(x):

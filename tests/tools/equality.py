@@ -210,8 +210,8 @@ class Suite:
 
         Returns:
             dict: by (model, optimizer, options), the largest difference from the results of one
-            process with an ordinary optimizer. In a reproducible suite, the difference from the
-            results on the first number of ranks; 0 means that all bits are the same.
+            process (:func:`train` without a communicator). In a reproducible suite, the difference
+            from the results on the first number of ranks; 0 means that all bits are the same.
         """
         with tempfile.TemporaryDirectory() as folder:
             for n in numbers_of_ranks:

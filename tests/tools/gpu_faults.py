@@ -337,6 +337,7 @@ def plant(fault: Fault, folder: pathlib.Path) -> str:
 
     Raises:
         AssertionError: the test does not find the fault.
+        subprocess.TimeoutExpired: the test takes more than 600 seconds.
     """
     for name in ("mpchain", "launch", "tests", "pyproject.toml", "setup.py"):
         source = ROOT / name

@@ -59,8 +59,8 @@ def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
 
 
 def rooms(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Returns, for each room of ``mpchain/``, the rooms that it imports; the top-level module is
-    omitted."""
+    """Returns, for each room of ``mpchain/`` and for the launcher, the rooms that it imports; the
+    top-level module is omitted."""
     room = lambda name: name.split(".")[name.startswith("mpchain")]
     found = {room(name): set() for name in arrows if name != "mpchain"}
     for name in arrows.keys() - {"mpchain"}:

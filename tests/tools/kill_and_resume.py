@@ -90,7 +90,7 @@ def finish(process):
 
 
 def outcome(out):
-    """Returns the losses of the training by iteration, and its parameters."""
+    """Returns the log of the training without times, and a digest of its parameters."""
     log = json.loads((out / "log").read_text())
     return [
         {key: value for key, value in entry.items() if key != "elapsed_time"} for entry in log

@@ -5,7 +5,7 @@
 Each job trains examples/mnist on the digits. After a kill, the job must end with an exit code other
 than 0, no process of the job may be alive 10 s later, and if a rank was killed, the report must
 name the rank. With --restarts, the launcher is not killed, the job must end without error, and its
-log must equal the log of an undisturbed run in all digits.
+log must, except for times, equal the log of an undisturbed run in all digits.
 """
 
 import argparse
@@ -77,7 +77,7 @@ class TrainingJob:
         return found
 
     def wait_for_training(self):
-        """Waits until the first snapshot is written."""
+        """Waits until the first snapshot is written, or the launcher has ended."""
         self._wait(lambda: self.snapshots() or self.process.poll() is not None)
 
     def victims(self, kind: str) -> list[int]:
@@ -89,7 +89,7 @@ class TrainingJob:
         named = {each for each, line in lines.items() if any(w.endswith(word) for w in line)}
         if kind == "rank":
             return sorted(named)
-        # The guard's command line follows mpirun's own.
+        # The command line of mpirun, which is not Python, contains that of the guard.
         return sorted(each for each in named if "python" not in os.path.basename(lines[each][0]))
 
     def wait_for_end(self) -> int:

@@ -23,7 +23,7 @@ def failed(root: pathlib.Path = ROOT) -> set[str]:
 
 
 def count(tests: Iterable[str], root: pathlib.Path = ROOT) -> None:
-    """Increases the number of reruns of each test in the file."""
+    """Increases the numbers of reruns of the given tests in :data:`FILE`, and sets their days."""
     path, rows = root / FILE, {}
     for line in path.read_text("utf-8").splitlines()[1:] if path.exists() else []:
         n, day, test = line.split(" ", 2)

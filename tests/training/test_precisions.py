@@ -14,7 +14,7 @@ from mpchain.serializers import load_npz
 from mpchain.training import extensions, triggers, updaters
 
 # For each policy, the allowed difference of mean losses and accuracies from float64. The means are
-# sums of a few products, each rounded to 24, 11 or 8 bits; a wrong class changes the accuracy.
+# sums of a few products, each rounded to 53, 24, 11 or 8 bits; a wrong class changes the accuracy.
 TOLERANCES = {
     "float64": 1e-12,
     "float32": 1e-5,

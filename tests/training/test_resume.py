@@ -46,7 +46,7 @@ def make_trainer(out, n_epochs, seed):
 
 
 def outcome(trainer):
-    """Returns all results of the training."""
+    """Returns the log of the training without times, and its parameters."""
     log = [
         {key: value for key, value in entry.items() if key != "elapsed_time"}
         for entry in trainer.get_extension("LogReport").log

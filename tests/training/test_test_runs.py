@@ -105,5 +105,5 @@ def test_ranks_wait_for_each_other_before_the_folder_is_removed(make_trainer):
 
     trainer.updater.agree_on_signal = agree
     trainer.run()
-    # The trainer calls this before and after each iteration, and at the end.
+    # The trainer calls this before each iteration, after the last one, and at the end.
     assert asked == [True] * 4

@@ -1,4 +1,4 @@
-"""Tests transformations of 41 functions against JAX in float64, and of links against finite
+"""Tests transformations of 41 functions against JAX in float64, and of links against JAX and finite
 differences."""
 
 import numpy as np

@@ -1,5 +1,5 @@
-"""Tests type checks: the guide's snippets and messages, expressions, and checks of users'
-functions."""
+"""Tests type checks: snippets and messages of Chainer's guide to type checks, expressions, and
+checks of users' functions."""
 
 import pickle
 
@@ -185,7 +185,7 @@ def test_check():
 
 
 class Scaled(FunctionNode):
-    """A user's function, with the typical check of the guide and a check written by hand."""
+    """A user's function, with the typical check of Chainer's guide and a check written by hand."""
 
     in_size = 2
 

@@ -2,7 +2,8 @@
 
 A case is a function's name, the text of its arguments, and what the names in that text stand for:
 a shape (normal numbers), a list (a constant array of integers or truth values), or one of the
-draws of :mod:`case`. Gradients are compared for every array of real numbers that is not ``fixed``.
+draws of :mod:`case`. Unless the case is ``forward_only``, gradients are compared for
+every array of real numbers but those of ``fixed`` and ``mask``.
 """
 
 from tests.oracle.function_cases import (

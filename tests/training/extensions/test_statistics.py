@@ -67,7 +67,7 @@ def run(make_trainer):
 
 
 def arrays(iterations, kind):
-    """Yields the parameters, or their gradients, in the fixture ``run``."""
+    """Yields the values of ``l1/W``, or its gradients, in the fixture ``run``."""
     for i in iterations:
         random = np.random.RandomState(i)
         data, grad = random.normal(size=(3, 2)).astype("f"), random.normal(size=(3, 2)).astype("f")
@@ -170,8 +170,8 @@ def test_state_without_the_entries_that_chainer_does_not_have(run, model):
 
 
 def curves(monkeypatch):
-    """Returns the drawn curves by the label of the y axis; the dict is filled when figures are
-    written."""
+    """Returns a dict that is filled when figures are written: the drawn curves by the label of the
+    y axis, then their labels, the label of the x axis and the size."""
     found = {}
     write = extensions.VariableStatisticsPlot.write
 

@@ -26,8 +26,8 @@ class Regression(mpchain.Chain):
     def __init__(self, n_in=3):
         super().__init__()
         with mpchain.using_config("dtype", np.float64), self.init_scope():
-            # The dtype is explicit, because the weights are made later, under another
-            # configuration.
+            # The dtype is explicit, because without n_in the weights are made later, under
+            # another configuration.
             self.first = L.Linear(n_in, 5, initialW=LeCunNormal(dtype=np.float64))
             self.second = L.Linear(5, 2)
             self.unused = L.Linear(2, 2)
