@@ -1,8 +1,8 @@
 """Generates the pages of the API reference from what the packages export.
 
-A name is public if a package's ``__init__.py`` imports it from a module of the package, or ``as``
-itself, or if a module that is listed here defines it. The family is the module that it is imported
-from.
+A name is public if a package's ``__init__.py`` imports it from a module of the package, at once or
+on first use, or ``as`` itself, or lists it in ``__all__``, or if a module that is listed here
+defines it. The family is the module that the name comes from.
 """
 
 import ast
@@ -81,7 +81,8 @@ MODULES = [module for _, modules in PAGES.values() for module in modules.split()
 
 
 def _exported(module, later=True):
-    """Yields pairs (module that it comes from, name) in the order of the source."""
+    """Yields pairs (module that a name comes from, name): first the names that the source imports,
+    in its order."""
     for node in ast.parse(inspect.getsource(module)).body:
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
@@ -199,7 +200,8 @@ def _summary(family):
 
 
 def _described(module, family, names):
-    """Returns the lines that describe a family, and those names that are described elsewhere."""
+    """Returns the lines that describe a family, and a dict that maps each of its names to the name
+    under which it is described elsewhere, or None."""
     entries = {name: _entry(module, name, value) for name, value in names.items()}
     body = [line for entry, _ in entries.values() for line in entry]
     return body, {name: home for name, (_, home) in entries.items()}
@@ -254,7 +256,7 @@ def save(path, text):
 
 
 def write(folder):
-    """Writes one file per page."""
+    """Writes one file per page, and one per family for the modules in ``SPLIT``."""
     found = public_names()
     for page, (title, modules) in PAGES.items():
         lines = _heading(title, "=")

@@ -207,8 +207,8 @@ def gpus(variables: Mapping[str, str]) -> list[str]:
 
 
 def gpu_domains(variables: Mapping[str, str], n: int) -> list[int | None]:
-    """Returns the NUMA domain of the GPU of each rank on this host, or None where it is unknown.
-
+    """Returns the NUMA domain of the GPU of each rank on this host, or None where it is unknown; an
+    empty list if no domain is known, or there is no GPU.
     Programs choose a GPU by the rank's number on its host. CUDA numbers GPUs of one model by their
     position on the PCI bus.
 

@@ -32,7 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     Returns:
         The exit code of the first rank that failed, or 128 + n if signal n ended that rank or the
-        job; 124 after ``--timeout``; 1 if ranks could not start; 2 for wrong use; otherwise 0.
+        job; 124 after ``--timeout``; 1 if ranks could not start; 2 for wrong use; otherwise 0. A
+        command such as ``doctor`` has an exit code of its own.
 
     Example:
         >>> main(["-n", "2", "train.py", "--lr", "0.1"])  # doctest: +SKIP
@@ -59,8 +60,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def describe(plan: Plan) -> str:
-    """Returns a text that shows a plan: common environment variables, each rank's own ones, the
-    command.
+    """Returns a text that shows a plan: common environment variables; the slots of each host, or
+    each rank's own variables if there are no other hosts; the command.
 
     Example:
         >>> plan = Plan(n=1, program=["train.py"], starter=mpirun.Direct(), variables={"A": "1"})
@@ -251,7 +252,7 @@ def _ranks(text):
 
 
 def _check(parser, options):
-    """Reports options that contradict each other."""
+    """Reports a missing script, and options that contradict each other or need another option."""
     if options.program[:1] == ["--"]:
         del options.program[0]
     if not options.program:

@@ -92,7 +92,7 @@ class Doctor:
 
     def run(self, step: Step) -> list[dict]:
         """Runs a step and returns its results. If a test ends the process, the step continues with
-        the next test."""
+        the next test if it can go on."""
         after, rows = None, []
         while True:
             told, begun, why = self._run_once(step, after)
@@ -252,7 +252,7 @@ def check_gpu(
         seconds: The time limit, after which no further step is run.
         is_double: Whether the tests' double of CuPy replaces the GPU.
         only: A word, or several words joined by commas: only steps whose title contains a word are
-            run.
+            run, and the first step, which describes the machine.
         say: A function that is called with each finding as soon as it is known.
 
     Example:
@@ -319,7 +319,8 @@ def _ranks(doctor) -> Iterator[Step]:
 
 
 def _suites(doctor) -> Iterator[Step]:
-    """Yields the tests of kernels if this is a source tree, then a few under compute-sanitizer."""
+    """Yields the tests of kernels, then a few under compute-sanitizer, if this is a source tree and
+    no double replaces the GPU."""
     tests = DOUBLES.parents[1]
     if doctor.is_double or not (tests / "kernels").is_dir():
         return

@@ -338,7 +338,8 @@ class Job:
                 self.end(self._end_of_starter, code, asks_where=True)
 
     def _failed_in_passing(self):
-        """Returns whether no rank was started, for a reason that is usually transient."""
+        """Returns whether no rank was started, for a reason that is usually transient, and mpirun
+        may be started again."""
         nothing = not self.ranks and not self._connections and self.verdict is None
         passing = any(words in self._starter_words for words in PASSING_FAILURES)
         return nothing and passing and self._starts < MOST_STARTS

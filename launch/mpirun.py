@@ -22,7 +22,7 @@ SHARED_MEMORY_OF_A_RANK = 1 << 26
 
 class UnknownMpirunError(Exception):
     """No usable mpirun was found: all are of an unknown kind, or do not match mpi4py's library or
-    the requested kind.
+    the requested kind; or the requested kind does not match the library, or is a missing srun.
 
     The message is one sentence that says what to do.
 
@@ -132,8 +132,8 @@ class OpenMpi(Mpich):
         return [self.path, *options, "--bind-to", "none", *where, "-n", str(n)]
 
     def variables(self, environment: Mapping[str, str], n: int, hosts: Hosts) -> dict[str, str]:
-        """Returns variables that allow mpirun to run as root, and let ranks of one host communicate
-        without the network."""
+        """Returns variables that allow mpirun to run as root, let ranks of one host communicate
+        without the network, and make mpirun use LSF's blaunch."""
         names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
         added = {name: "1" for name in names if environment.get(name) != "1"}
         if os.geteuid() != 0:

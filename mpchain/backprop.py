@@ -50,7 +50,8 @@ def backward(
         on_leaf: function that is called with each leaf variable as soon as its gradient is final.
 
     Raises:
-        ValueError: ``outputs`` and ``grad_outputs`` differ in length.
+        ValueError: ``outputs`` and ``grad_outputs`` differ in length, or a gradient has another
+            shape than its output.
 
     Example:
         >>> x = Variable(np.array([2.0, 3.0]))
@@ -86,8 +87,8 @@ def grad(
 ) -> "list[variable.Variable | None]":
     """Returns the gradients of outputs with respect to any variables of their graph.
 
-    Only functions between inputs and outputs are visited. By default, no variable's ``grad``
-    changes.
+    Only functions between inputs and outputs are differentiated. By default, no variable's
+    ``grad`` changes.
 
     Args:
         outputs: list or tuple of Variables.
@@ -102,10 +103,13 @@ def grad(
         loss_scale: factor on the initial gradients.
 
     Returns:
-        One gradient per input; None for an input that the outputs do not depend on.
+        One gradient per input; None for an input that the outputs do not depend on, if
+        ``grad_inputs`` has no gradient for it.
 
     Raises:
-        RuntimeError: an output was computed within :func:`no_backprop_mode`, which evaluators use.
+        RuntimeError: ``grad`` was called, and an output was computed, within
+            :func:`no_backprop_mode`, which evaluators use.
+        ValueError: two arguments differ in length, or a gradient has another shape than its output.
 
     Example:
         >>> x = Variable(np.array(3.0))
@@ -280,7 +284,8 @@ class _Walk:
         self.found = {}
         self.wanted: Any = None if wanted is None else {_key(node) for node in wanted}
         roots = [node.creator_node for node, _ in seeds if node.creator_node is not None]
-        # This maps each function to its inputs that need gradients; None means that all inputs do.
+        # This maps each function to the indexes of its inputs that need gradients; None means that
+        # all differentiable inputs do.
         self.targets = None
         self.leaves_recur = False  # This says whether a leaf may get several contributions.
         self.pending = self._count_all(roots)
@@ -297,7 +302,7 @@ class _Walk:
             creator = node.creator_node
             if creator is not None and creator.n_outputs == 1 and creator not in self.gradients:
                 self.gradients[creator] = [gy]
-            # The gradient of an output that is a leaf needs no copy.
+            # For backward, the gradient of an output that is a leaf is set outside of the walk.
             elif creator is not None or wanted is not None:
                 self._add(node, gy, shared=True)
         for node, _ in seeds:
@@ -434,7 +439,7 @@ class _Walk:
 
     def _pull(self, function, targets, gys):
         """Returns the gradients of the target inputs; None for inputs whose contributions were
-        collected."""
+        collected, or have been added already."""
         if self.create_graph:
             return function.pull_variables(targets, gys)
         if function.add_part is not None and self._adds_part(function, gys[0]):
@@ -468,8 +473,9 @@ class _Walk:
         """Collects a contribution to a leaf that receives several, if it is a sum over few rows.
 
         ``sums[i]`` becomes None. If the contribution is the last one, or many have been collected,
-        ``sums[i]`` becomes the sum of the collected contributions. Returns whether the contribution
-        was collected.
+        ``sums[i]`` becomes the sum of the collected contributions, or None if the leaf received
+        rows. If the contribution is the only one, the leaf receives its rows if possible. Returns
+        whether the contribution was collected or received as rows.
         """
         node, pending = function.inputs[i], self.pending
         if node.creator_node is not None:

@@ -410,7 +410,8 @@ def should_use_cudnn(level: str, lowest_version: int = 0) -> bool:
 
 
 def should_use_cudnn_tensor_core(dtype: DTypeLike) -> bool:
-    """Returns whether cuDNN is available and the configuration requests tensor cores for a dtype.
+    """Returns whether cuDNN is available, and the configuration requests it, and its tensor cores
+    for a dtype.
 
     Example:
         >>> mpchain.cuda.should_use_cudnn_tensor_core(np.float16)
@@ -559,7 +560,7 @@ def special_functions() -> Any:
 
 
 def fuse(*args: Any, **kwargs: Any) -> Any:
-    """Calls ``cupy.fuse``; without CuPy, returns a decorator that changes nothing.
+    """Decorator: calls ``cupy.fuse``; without CuPy, leaves the function unchanged.
 
     Example:
         >>> @mpchain.cuda.fuse()

@@ -296,8 +296,8 @@ class CudaGraph(Graph):
                 self._graph = stream.end_capture()
 
     def fits(self) -> bool:
-        """Returns whether parameters, states of optimizers and hooks are the same as when the step
-        was captured."""
+        """Returns whether parameters, persistent values, and the states, settings and hooks of
+        optimizers are the same as when the step was captured."""
         return (
             self._graph is not None
             and self.state.fits()
@@ -459,7 +459,8 @@ class CudaGraph(Graph):
 
     def _as_always(self, function, drawn, before):
         """Runs the step in memory of its own, or in the graph's memory if the GPU has no other free
-        memory. Drops the graph if its memory does not suffice either."""
+        memory. If this memory does not suffice, drops the graph and runs the step again, but raises
+        MemoryError for an update of several ranks."""
         counts = [(counted, counted.t) for counted, _ in self._counts]
         try:
             if self._memory.is_short():
@@ -534,7 +535,7 @@ class CudaGraph(Graph):
 
 
 def _move_alike(before, first, second):
-    """Returns whether two steps changed all parameters, taken together, by the same amounts.
+    """Returns whether two steps changed all parameters, taken together, by similar amounts.
     Parameters are not compared one by one, because Adam's step of a parameter may depend only on
     rounding errors."""
 

@@ -105,7 +105,8 @@ class Plan:
         return key if key in self._owners else None
 
     def _needed(self, calls, wanted):
-        """Returns those calls whose results are used."""
+        """Returns those calls whose results are used, and those that do more than compute results,
+        such as updates and guards."""
         live = {self._key(array) for array in wanted}
         needed = []
         for call in reversed(calls):
@@ -503,8 +504,8 @@ def _fill(function, args, kwargs, results):
 
 
 def _with_guards_first(calls, owners, state):
-    """Moves guards to the front if the values that they read do not depend on the calls before
-    them.
+    """Moves guards, and the calls that compute the values that they read, to the front if none of
+    the other calls before a guard changes these values or what they are computed from.
 
     A replay that stops at a guard has then changed nothing.
     """

@@ -353,7 +353,8 @@ class Recorder(Recording):
             self.state.scales.append((optimizer, optimizer.loss_scale))
 
     def _note_grads(self):
-        """Records gradients that backward did not compute, such as clipped gradients."""
+        """Notes the gradients that parameters have now; :meth:`grads` refuses the step if it finds
+        others that the step did not create by recorded calls."""
         self._others = {id(p): own_grad(p) for p in self.state.params}
 
     def grads(self) -> tuple:

@@ -265,7 +265,8 @@ class Carried:
 
 
 def other_values(array: Array) -> Array:
-    """Returns a new GPU array of the same shape and dtype: NaN, or integers in the same range.
+    """Returns a new GPU array of the same shape and dtype: NaN, integers in the same range, or
+    inverted bools.
 
     Example:
         >>> other_values(cupy.array([3, 1, 1]))  # doctest: +SKIP

@@ -87,12 +87,13 @@ class Surroundings:
         more: further values, such as its arguments.
 
     Attributes:
-        values: all values that were found.
+        values: maps ids to the values that were found, except simple values and arrays.
         arrays: the places of NumPy arrays, except arrays of parameters.
-        loose: arrays whose places cannot be reassigned, such as those in tuples.
+        loose: arrays whose places cannot be reassigned, such as those in tuples, and arrays that
+            have fields or are instances of subclasses.
         variables: the places of Variables that links hold.
         others: the places of Variables elsewhere.
-        params: parameters and Variables that do not belong to links.
+        params: parameters and other leaf Variables that do not belong to links.
 
     Example:
         >>> from mpchain.captured.surroundings import Surroundings
@@ -161,7 +162,7 @@ class Surroundings:
             for thing, name, value in self._attributes:
                 if getattr(thing, name, _MISSING) is not value:
                     return self._differing()
-        # these errors mean that the object no longer exists
+        # these errors mean that a place or an attribute no longer has a value
         except (LookupError, ValueError, AttributeError):
             return self._differing()
         return []
@@ -380,8 +381,8 @@ class Surroundings:
                 self._stack.append((sys.modules.get(name), None))
 
     def _visit_what_is_read(self, thing, name):
-        """Visits the attributes of a library's object that code reads through a variable
-        ``name``."""
+        """Visits the attributes of a library's object that code reads through a variable ``name``
+        or through any argument."""
         for attribute in {a for of, a in self._pairs if of == name} | self._of_arguments:
             if (id(thing), attribute) in self._done:
                 continue
@@ -475,8 +476,8 @@ class Surroundings:
 
 
 def is_plain_array(value: Any) -> bool:
-    """Returns whether a value is a NumPy array of numbers, not an instance of a subclass, which may
-    compute differently.
+    """Returns whether a value is a NumPy array without objects and fields, not an instance of a
+    subclass other than ``np.memmap``, which may compute differently.
 
     Example:
         >>> from mpchain.captured.surroundings import is_plain_array
