@@ -182,7 +182,7 @@ def rrelu(
         slopes.
 
     Raises:
-        InvalidType: ``r`` does not have the shape of ``x``.
+        InvalidType: ``x`` is not floating point, or ``r`` does not have the shape of ``x``.
         ValueError: ``l`` is not below ``u``.
 
     Example:
@@ -384,7 +384,8 @@ def softplus(x: Input, beta: float = 1.0) -> Output:
 
 def _mish_derivative(g, x):
     t = np.tanh(softplus.on(x, 1.0))
-    x = _limited(x, -800, 800)  # saturated at 0 and 1 beyond this; products of x could overflow
+    # Beyond these limits, the slope is 0 or 1, and products of x could overflow.
+    x = _limited(x, -800, 800)
     return g * (x * sigmoid.on(x) * (1 - np.square(t)) + t)
 
 
@@ -417,7 +418,8 @@ _LIMITED = "({0} < (T)-40 ? (T)-40 : {0} > (T)40 ? (T)40 : {0})"
     special="slope_of_gelu({})",
 )
 def _slope_of_gelu(x):
-    x = limited(x, -40, 40)  # saturated at 0 and 1 beyond this; products of x could overflow
+    # Beyond these limits, the slope is 0 or 1, and products of x could overflow.
+    x = limited(x, -40, 40)
     return _ndtr(x) + x * (np.exp(np.square(x) * -0.5) * _DENSITY)
 
 

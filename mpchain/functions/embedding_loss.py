@@ -207,8 +207,8 @@ def discriminative_margin_based_clustering_loss(
 
     Args:
         embeddings: Variable or array (N, D, height, width), floating point.
-        labels: array of integers (N, height, width): instances from 1 to D; 0 is background. The
-            center of an instance without pixels is zero.
+        labels: array of integers (N, height, width): instances from 1 to D; 0 is background. An
+            instance without pixels counts in the means too, with a center of zero.
         delta_v: the distance from the center of its instance within which a pixel has no loss.
         delta_d: half the distance beyond which two centers have no loss.
         max_embedding_dim: D, which is also the largest number of instances.

@@ -24,7 +24,8 @@ from mpchain.variable import Variable, as_array, as_variable
 
 _MANY = 8
 """The limit of the quotient of an array's number of elements and the number of added values. Below
-the limit, the selected elements are found by numbering all elements of the array."""
+the limit, values are added at flat indices, although it may take numbering all elements of the
+array to find these indices."""
 _BASIC = (int, np.integer, slice, type(None), type(Ellipsis))
 
 
@@ -137,7 +138,8 @@ def get_item(x: Input, slices: object) -> Variable:
 
     Args:
         x: Variable or array.
-        slices: an integer, slice, Ellipsis, None, array of integers or bool, or a tuple of these.
+        slices: an integer, slice, Ellipsis, None, array or list of integers or bool, or a tuple of
+            these.
 
     Returns:
         Variable; a view if NumPy makes one.
@@ -156,8 +158,8 @@ def get_item(x: Input, slices: object) -> Variable:
 vars(get_item)["on"] = _get_item.on
 
 
-# The functions below select elements at distinct indices, or compute the adjoint, which puts
-# elements at distinct indices of an array of zeros.
+# The first function below selects elements at distinct indices. The second is its adjoint, which
+# puts elements at distinct indices of an array of zeros.
 
 
 @differentiable(lambda g, x_shape, where: _place.on(g, where, x_shape))

@@ -30,7 +30,8 @@ Steps: TypeAlias = Sequence[Input]
 """For each time step, a Variable or array."""
 
 # A layer multiplies the inputs of all time steps by its weights in one product, so that the loop
-# over time only multiplies the state. On the host, the loop is one node of the graph.
+# over time only multiplies the state. On the host, the loop is one node of the graph, except in
+# float16.
 
 
 class _Cell(NamedTuple):
@@ -259,7 +260,8 @@ def n_step_lstm(
         of the last layer's hidden states, for each time step (B_t, N).
 
     Raises:
-        InvalidType: a shape, a dtype or the number of weights does not match.
+        InvalidType: a shape, a dtype or the number of weights does not match, ``n_layers`` is not
+            positive, or ``xs`` is empty.
 
     Example:
         >>> ws = [[np.zeros((3, 2))] * 4 + [np.zeros((3, 3))] * 4]
@@ -278,9 +280,9 @@ def n_step_bilstm(
 ) -> tuple[Variable, Variable, tuple[Variable, ...]]:
     """Layers of LSTM in both directions over a batch of sequences.
 
-    The function differs from :func:`n_step_lstm` in two ways: each layer has two states and two
-    lists of weights, with the forward direction first; and the input of every layer but the first
-    is the concatenated output of both directions.
+    The function differs from :func:`n_step_lstm` in two ways: each layer has two states, two lists
+    of weights and two lists of biases, with the forward direction first; and the outputs of both
+    directions are concatenated, as the input of the next layer and in the result.
 
     Args:
         n_layers: the number of layers.
@@ -296,7 +298,8 @@ def n_step_bilstm(
         layer's outputs, for each time step (B_t, 2 N).
 
     Raises:
-        InvalidType: a shape, a dtype or the number of weights does not match.
+        InvalidType: a shape, a dtype or the number of weights does not match, ``n_layers`` is not
+            positive, or ``xs`` is empty.
 
     Example:
         >>> ws = [[np.zeros((3, 2))] * 4 + [np.zeros((3, 3))] * 4] * 2
@@ -333,7 +336,8 @@ def n_step_gru(
         states, for each time step (B_t, N).
 
     Raises:
-        InvalidType: a shape, a dtype or the number of weights does not match.
+        InvalidType: a shape, a dtype or the number of weights does not match, ``n_layers`` is not
+            positive, or ``xs`` is empty.
 
     Example:
         >>> ws = [[np.zeros((3, 2))] * 3 + [np.zeros((3, 3))] * 3]
@@ -372,7 +376,8 @@ def n_step_bigru(
         each time step (B_t, 2 N).
 
     Raises:
-        InvalidType: a shape, a dtype or the number of weights does not match.
+        InvalidType: a shape, a dtype or the number of weights does not match, ``n_layers`` is not
+            positive, or ``xs`` is empty.
 
     Example:
         >>> ws = [[np.zeros((3, 2))] * 3 + [np.zeros((3, 3))] * 3] * 2
@@ -418,7 +423,8 @@ def n_step_rnn(
         states, for each time step (B_t, N).
 
     Raises:
-        InvalidType: a shape, a dtype or the number of weights does not match.
+        InvalidType: a shape, a dtype or the number of weights does not match, ``n_layers`` is not
+            positive, or ``xs`` is empty.
         ValueError: ``activation`` is unknown.
 
     Example:
@@ -463,7 +469,8 @@ def n_step_birnn(
         each time step (B_t, 2 N).
 
     Raises:
-        InvalidType: a shape, a dtype or the number of weights does not match.
+        InvalidType: a shape, a dtype or the number of weights does not match, ``n_layers`` is not
+            positive, or ``xs`` is empty.
         ValueError: ``activation`` is unknown.
 
     Example:

@@ -120,7 +120,8 @@ def batch_normalization(
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: ``gamma`` or ``beta`` has the wrong shape, or a narrower dtype than ``x``.
+        InvalidType: ``gamma``, ``beta`` or a running statistic has the wrong shape, or ``gamma`` or
+            ``beta`` has a narrower dtype than ``x``.
 
     Example:
         >>> x = np.array([[1.0, 10.0], [3.0, 30.0]])
@@ -331,7 +332,7 @@ def layer_normalization(x: Input, gamma: Input, beta: Input, eps: float = 1e-5) 
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: gamma or beta do not fit.
+        InvalidType: ``gamma`` or ``beta`` does not fit.
 
     Example:
         >>> F.layer_normalization(np.array([[1.0, 3.0]]), np.ones(2), np.zeros(2)).array.round(2)
@@ -351,8 +352,8 @@ def layer_normalization(x: Input, gamma: Input, beta: Input, eps: float = 1e-5) 
 
 
 def _is_plain_layer(x, gamma, beta):
-    """Returns whether no more checks are needed: NumPy arrays, or Variables of them, of one dtype,
-    x (..., D), gamma and beta (D,)."""
+    """Returns whether no more checks are needed: the arguments are NumPy arrays, or Variables of
+    them, all float32 or all float64, with x (..., D), gamma and beta (D,)."""
     x, gamma = getattr(x, "_array", x), getattr(gamma, "_array", gamma)
     beta = getattr(beta, "_array", beta)
     if x.__class__ is not np.ndarray or gamma.__class__ is not np.ndarray:
@@ -488,8 +489,8 @@ def rms_normalization(x: Input, gamma: Input, eps: float = 1e-5) -> Variable:
 
 
 def _norm(x, axis):
-    """Returns the Euclidean norm, whose derivative at zero is zero, and an array that is True where
-    the norm is zero."""
+    """Returns the Euclidean norm, whose derivative at zero is zero, and an array that is one where
+    the norm is zero, else zero."""
     if isinstance(x, np.ndarray):
         squares = summed(x * x, axis[0] if len(axis) == 1 else axis, True)
     else:

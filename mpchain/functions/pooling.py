@@ -379,7 +379,8 @@ def spatial_pyramid_pooling_2d(
         Variable (N, C * (4^pyramid_height - 1) / 3, 1, 1).
 
     Raises:
-        InvalidType: ``x`` does not have 4 axes, or ``pyramid_height`` is not positive.
+        InvalidType: ``x`` is not floating point with 4 axes, a spatial axis is empty, or
+            ``pyramid_height`` is not positive.
         ValueError: ``pooling`` is not 'max'.
 
     Example:

@@ -39,7 +39,7 @@ def absolute_error(x0: Input, x1: Input) -> Variable:
         Variable of this shape.
 
     Raises:
-        InvalidType: the shapes differ.
+        InvalidType: the shapes differ, or an argument is not floating point.
 
     Example:
         >>> F.absolute_error(np.array([1.0, 3.0]), np.array([2.0, 0.0])).array
@@ -59,7 +59,7 @@ def mean_absolute_error(x0: Input, x1: Input) -> Variable:
         Variable: a scalar.
 
     Raises:
-        InvalidType: the shapes differ.
+        InvalidType: the shapes differ, or an argument is not floating point.
 
     Example:
         >>> F.mean_absolute_error(np.array([1.0, 3.0]), np.array([2.0, 0.0])).item()
@@ -79,7 +79,7 @@ def squared_error(x0: Input, x1: Input) -> Variable:
         Variable of this shape.
 
     Raises:
-        InvalidType: the shapes differ.
+        InvalidType: the shapes differ, or an argument is not floating point.
 
     Example:
         >>> F.squared_error(np.array([1.0, 3.0]), np.array([2.0, 0.0])).array
@@ -98,7 +98,7 @@ def mean_squared_error(x0: Input, x1: Input) -> Variable:
         Variable: a scalar.
 
     Raises:
-        InvalidType: the shapes differ.
+        InvalidType: the shapes differ, or an argument is not floating point.
 
     Example:
         >>> F.mean_squared_error(np.array([1.0, 3.0]), np.array([2.0, 0.0])).item()
@@ -133,7 +133,8 @@ def huber_loss(x: Input, t: Input, delta: float, reduce: str = "sum_along_second
         Variable (N, ...), the sum over axis 1; of the shape of ``x`` with reduce='no'.
 
     Raises:
-        InvalidType: the shapes differ, or ``x`` has no axis 1 to sum over.
+        InvalidType: the shapes differ, an argument is not floating point, or ``x`` has no axis 1
+            to sum over.
         ValueError: ``reduce`` is unknown.
 
     Example:
@@ -165,7 +166,7 @@ def smooth_l1_loss(x: Input, t: Input, beta: float = 1.0, reduce: str = "mean") 
         Variable: a scalar, or of the shape of ``x`` with reduce='no'.
 
     Raises:
-        InvalidType: the shapes differ.
+        InvalidType: the shapes differ, or an argument is not floating point.
         ValueError: ``reduce`` is unknown, or ``beta`` is not positive.
 
     Example:
@@ -194,7 +195,7 @@ def bernoulli_nll(x: Input, y: Input, reduce: str = "sum") -> Variable:
         Variable: a scalar, or of the shape of ``x`` with reduce='no'.
 
     Raises:
-        InvalidType: the shapes differ.
+        InvalidType: the shapes differ, or an argument is not floating point.
         ValueError: ``reduce`` is unknown.
 
     Example:
@@ -220,7 +221,7 @@ def gaussian_nll(x: Input, mean: Input, ln_var: Input, reduce: str = "sum") -> V
         Variable: a scalar, or of the shape of ``x`` with reduce='no'.
 
     Raises:
-        InvalidType: the shapes differ.
+        InvalidType: the shapes differ, or an argument is not floating point.
         ValueError: ``reduce`` is unknown.
 
     Example:
@@ -249,7 +250,7 @@ def gaussian_kl_divergence(mean: Input, ln_var: Input, reduce: str = "sum") -> V
         Variable: a scalar, or of the shape of ``mean`` with reduce='no'.
 
     Raises:
-        InvalidType: the shapes differ.
+        InvalidType: the shapes differ, or an argument is not floating point.
         ValueError: ``reduce`` is unknown.
 
     Example:

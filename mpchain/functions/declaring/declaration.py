@@ -148,7 +148,8 @@ class Declaration:
     def _bind(self, derivative, function):
         """Returns a function of the output's gradient, kept values, constants and input nodes.
 
-        The result calls ``function`` with the values that the parameters of ``derivative`` name.
+        The result calls ``function`` with the values that the parameters of ``derivative`` name; if
+        ``derivative`` is None, it returns None.
         """
         if derivative is None:
             return lambda g, kept, constants, nodes: None
@@ -182,8 +183,8 @@ class Declaration:
         return name in ("y", "ys") and name not in self.array_names
 
     def kept_names(self, targets: tuple[int, ...]) -> set[str]:
-        """Returns the names of the values that the derivatives by the inputs with the indices
-        ``targets`` need."""
+        """Returns the names of the array arguments that the derivatives by the inputs with the
+        indices ``targets`` need, and ``"output"`` if they need the output."""
         names = self._kept_names.get(targets)
         if names is None:
             names = self._kept_names[targets] = self._find_kept_names(targets)
@@ -207,9 +208,9 @@ class Declaration:
         return outputs if self.has_many_outputs else outputs[0]
 
     def on(self, *arguments: Any) -> Any:
-        """Computes on Variables if an array argument is a Variable, otherwise on arrays.
+        """Computes on Variables if an array argument is a Variable, otherwise on arrays or symbols.
 
-        Derivatives run on Variables and on arrays, so they call declared functions by this method.
+        Derivatives run on all of these, so they call declared functions by this method.
         """
         inputs = arguments[0] if self.takes_sequence else arguments[: len(self.array_names)]
         for x in inputs:
@@ -258,8 +259,9 @@ class Declaration:
     def pull(self, index: int, arrays: Sequence[Array]) -> Callable:
         """Returns the derivative by array argument ``index``, for arrays; see :meth:`_bind`.
 
-        For an elementwise derivative, the result is a fused kernel if ``arrays``, which are the
-        gradient and the kept arrays, are on a GPU or a step is recorded.
+        ``arrays`` are the gradient and the kept arrays. For an elementwise derivative, the result
+        calls a fused kernel if all of them are on a GPU and have one dtype; if they are on the host
+        and a step is recorded, it calls the derivative's loop (see :meth:`loop`), if there is one.
         """
         derivative = self.derivatives[index]
         if self.is_elementwise and derivative is not None:
@@ -280,8 +282,8 @@ class Declaration:
     def elementwise_arrays(self, formula: Callable) -> int:
         """Returns the number of leading parameters of a derivative that are arrays.
 
-        Returns 0 if a parameter is neither an array nor a constant, because the derivative may then
-        not be elementwise.
+        Returns 0 if the function is not elementwise, or if a parameter is neither an array nor a
+        constant, because the derivative may then not be elementwise.
         """
         names = parameters_of(formula)[1:]
         constants = [n for n in names if n in self.constant_names]
@@ -500,7 +502,8 @@ class InSingle(Application):
     refuses them. The body and the derivatives therefore receive float32 copies, and their results
     are rounded: a derivative to the dtype of its argument, and an output to bfloat16 if all
     floating-point inputs are bfloat16. If gradients get a graph, each function of the graph rounds
-    its result.
+    its result. No copies are made for a body with ``takes_bfloat16``, or for a product whose arrays
+    are all bfloat16 on the host (see :func:`multiplies_bfloat16`).
 
     Example:
         >>> x = Variable(np.ones((1, 300), mpchain.mixed_bf16))
@@ -552,7 +555,8 @@ class _Wide:
 
 
 def _rounded(y, first, *others):
-    """Returns an output in the dtype of the floating-point inputs, if they share one dtype."""
+    """Returns a float32 output in the dtype of the floating-point inputs, if they share one dtype;
+    otherwise the output itself."""
     return y.astype(first) if not others and y.dtype == np.float32 else y
 
 
