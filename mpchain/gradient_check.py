@@ -1,9 +1,9 @@
 """Checks derivatives of any order against finite differences.
 
-The checks use one random direction v: they compare the derivative of x -> <gy, f(x)> along v,
-which backpropagation computes, with differences of f at points on the line x + t v. The comparison
-takes one backward and two forward passes for any number of elements, and a wrong gradient passes
-with probability zero.
+The checks use random directions. :func:`check_backward` compares the derivative of x -> <gy, f(x)>
+along one direction v, which backpropagation computes, with a difference of f at two points on the
+line x + t v. The comparison takes one backward and three forward passes for any number of elements;
+but for tolerances and rounding, a wrong gradient passes with probability zero.
 """
 
 import contextlib
@@ -100,7 +100,7 @@ def numerical_grad(
         eps: half the distance of the two points of a central difference.
         detect_nondifferentiable: whether to look for kinks. A parabola is fitted to five points on
             the line, and no output may be further from the parabola than diff_atol + diff_rtol *
-            (range of the output).
+            (range of the output), up to rounding.
         diff_atol, diff_rtol: the tolerances of ``detect_nondifferentiable``.
         center_outputs: the outputs for the given inputs, if they have been computed already.
 
@@ -110,6 +110,7 @@ def numerical_grad(
     Raises:
         NondifferentiableError: there is a kink or a jump near the inputs.
         RuntimeError: an input is not of a floating-point dtype.
+        ValueError: ``grad_outputs`` does not have one element per output.
 
     Example:
         >>> x = np.array([1.0, 2.0])
@@ -352,6 +353,7 @@ def check_backward(
         AssertionError: gradients and differences disagree.
         RuntimeError: an input in ``no_grads`` has a gradient.
         NondifferentiableError: see ``detect_nondifferentiable``.
+        TypeError: ``func`` does not return Variables.
         ValueError: an argument does not fit the function.
 
     Example:
@@ -424,7 +426,8 @@ def check_double_backward(
             as for :func:`check_backward`.
 
     Raises:
-        AssertionError, NondifferentiableError, ValueError: see :func:`check_backward`.
+        AssertionError, RuntimeError, NondifferentiableError, ValueError: see
+            :func:`check_backward`.
 
     Example:
         >>> x, gy, ggx = np.random.randn(3, 2, 3)

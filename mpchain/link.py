@@ -372,9 +372,10 @@ class Sequential(ChainList):
         >>> [path for path, _ in model.namedparams()]
         ['/0/W', '/0/b', '/1/W', '/1/b']
 
-    The numbers in names of parameters count only links, not functions. If there are more than two
-    links, those after the first are counted from the end, as in Chainer, so that Chainer's files
-    load: with three links, the last is 1 and the second 2.
+    The numbers in names of parameters count only links, not functions. With k functions before the
+    first link, the first k + 1 links are counted in order, and the others after them from the end,
+    as in Chainer, so that Chainer's files load: of three links at the beginning, the last is 1 and
+    the second 2.
 
     Args:
         layers: links or other callables.
@@ -447,8 +448,8 @@ class Sequential(ChainList):
         raise ValueError(f"{type(self).__name__}: there is no layer {_text_of(layer)}")
 
     def count_by_layer_type(self, type_name: str) -> int:
-        """Returns the number of links whose class has the given name, and functions that have that
-        name.
+        """Returns the number of links whose class has the given name, and of functions that have
+        that name.
 
         >>> model = mpchain.Sequential(L.Linear(8), F.relu, L.Linear(8), F.relu)
         >>> model.count_by_layer_type("relu")
@@ -469,7 +470,8 @@ class Sequential(ChainList):
         return Sequential(*flat)
 
     def copyparams(self, link: Link, copy_persistent: bool = True) -> None:
-        """Copies the values of all parameters from a Sequential of the same structure."""
+        """Copies the values of all parameters, and of persistent values if ``copy_persistent`` is
+        True, from a Sequential of the same structure."""
         if not isinstance(link, Sequential):
             raise ValueError(
                 f"{type(self).__name__}.copyparams: link must be a Sequential, "

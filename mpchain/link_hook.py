@@ -56,7 +56,7 @@ class LinkHook:
 
     Attributes:
         name (str): the name of the hook; two hooks of the same name cannot be active at the same
-            time.
+            time in ``with`` blocks of a thread. :meth:`Link.add_hook` may give it another name.
     """
 
     name = "LinkHook"

@@ -37,7 +37,7 @@ class Span:
     input             iterator, converter                  the iterator, converter or updater
     forward           forward                              the optimizer that calls the function
     backward          backward                             None
-    optimizer         optimizer                            the optimizer that is updated
+    optimizer         optimizer                            the optimizer that updates
     evaluation        evaluation                           the evaluator
     extension         of the extension                     the extension
     extensions        extensions                           the trainer, whose iteration ends
@@ -557,8 +557,8 @@ def one_call(function: Callable[..., Any], *arguments: Any) -> Any:
 def exchanged(function: Callable[[np.ndarray], Any], array: Array) -> np.ndarray:
     """Exchanges an array with other ranks; the result depends on the data of all ranks.
 
-    In an eager step, the function returns ``function(array)``. In a step that is recorded, the call
-    is recorded: each replay calls ``function`` again, even if the result is not used, with the
+    In an eager step, ``exchanged`` returns ``function(array)``. In a step that is recorded, the
+    call is recorded: each replay calls ``function`` again, even if the result is not used, with the
     array that the replay has computed, in order with the other messages. When a step is compared
     with its replay, the function is called once: the replay receives the step's result, after a
     check that it would have sent the same array. So ranks that record or compare a step send the

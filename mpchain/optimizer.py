@@ -45,8 +45,8 @@ class Optimizer:
 
     Attributes:
         target: the link that the optimizer updates; None before :meth:`setup`.
-        t: the number of updates so far.
-        epoch: the number of epochs that have begun.
+        t: the number of updates so far, including skipped steps.
+        epoch: the number of calls of :meth:`new_epoch`.
         use_auto_new_epoch: whether an updater, not the program, calls :meth:`new_epoch`.
         n_samples: the number of samples in the next update, which updaters set.
         communicator: the communicator of the ranks that update together; None in one process.
@@ -97,7 +97,8 @@ class Optimizer:
             TypeError: ``link`` is not a Link.
 
         Warns:
-            UserWarning: the link has layers or parameters, but none of them is registered.
+            UserWarning: the link has no registered parameters, but has links or parameters as
+                attributes that are not registered.
         """
         if not isinstance(link, Link):
             raise TypeError(f"{self._called('setup')}: link must be a Link, not {_kind(link)}")
@@ -341,8 +342,8 @@ class Optimizer:
 
     def _remove_loss_scale(self):
         """Divides gradients by the loss scale. Returns a tuple of the factor that
-        :func:`update_all` must apply to the other gradients; an empty tuple without a loss
-        scale."""
+        :func:`update_all` must apply to the other gradients; an empty tuple if there is no loss
+        scale, or the scale is 1."""
         if self._loss_scale in (None, 1):
             return ()
         inverse = 1 / self._loss_scale
@@ -354,9 +355,9 @@ class Optimizer:
     def _unscaled_before_step(self, inverse):
         """Returns the parameters from whose gradients the caller must remove the loss scale.
 
-        This method itself removes the scale from single-precision gradients on GPUs, with one
-        kernel. If no hooks see half-precision gradients, these gradients keep the scale until the
-        step reads them.
+        If no hooks see the gradients, this method itself may remove the scale from single-precision
+        gradients on GPUs, with one kernel, and half-precision gradients may keep the scale until
+        the step reads them.
         """
         params, rest, single = [*self.target.params(include_uninit=False)], [], []
         are_seen = bool(self._hooks) or type(self).call_hooks is not Optimizer.call_hooks
@@ -373,7 +374,7 @@ class Optimizer:
         return [param for param in rest if param.grad is not None]
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores the counts and the states of all parameters' update rules."""
+        """Saves or restores the counts, a dynamic loss scale and the states of all update rules."""
         self._check_set_up("serialize")
         self._keep_on_host()
         self.t = serializer("t", self.t)
@@ -491,6 +492,8 @@ class GradientMethod(Optimizer):
                 not called, or parameters are float16 and neither :meth:`loss_scaling` nor
                 :meth:`set_loss_scale` was called; in the first update, if no parameter has a
                 gradient.
+            RuntimeWarning: the loss scale is dynamic, and the step is skipped because gradients
+                are not finite.
         """
         self._check_set_up("update")
         if self._is_elsewhere():

@@ -25,7 +25,7 @@ class UpsamplingDeconvFilter(Initializer):
 
     Raises:
         ValueError: ``interpolation`` is not ``'linear'``; when called, the window of the weights is
-            missing or not a square or cube.
+            missing or not a square or cube, or the numbers of channels differ and neither is 1.
 
     See J. Long et al., Fully convolutional networks for semantic segmentation, CVPR 2015.
     """

@@ -91,6 +91,8 @@ def load_state_dict(
         SerializationError: tensors are missing or unexpected, or differ in shape or kind; the
             message lists all of them.
         NotImplementedError: a link has no counterpart in PyTorch.
+        ValueError: two tensors have the same name, or a link whose tensors are made from its arrays
+            has none yet.
     """
     given = {
         name: value

@@ -34,10 +34,10 @@ class MultiprocessIterator(PrefetchingIterator):
     An exception of the dataset is raised here, with the traceback of the process. After a process
     was killed, the next call reads the lost batch again.
 
-    Processes are not forked from this process, because MPI and threads do not survive a fork. A
-    script must therefore work below ``if __name__ == "__main__":``, and datasets and transforms
-    must be importable. Otherwise (a lambda, a local function) threads read the examples, and a
-    warning says why; Python's lock then limits the speed.
+    By default, processes are not forked from this process, because MPI and threads do not survive a
+    fork. A script must therefore work below ``if __name__ == "__main__":``, and datasets and
+    transforms must be importable. Otherwise (a lambda, a local function) threads read the examples,
+    and a warning says why; Python's lock then limits the speed.
 
     Args:
         dataset, batch_size, repeat, shuffle, order_sampler: see :class:`SerialIterator`.
@@ -56,6 +56,7 @@ class MultiprocessIterator(PrefetchingIterator):
 
     Raises:
         TypeError: the dataset cannot be pickled, and ``start_method`` is not None.
+        RuntimeError: ``start_method`` is 'fork' where it is not allowed.
         ValueError: a number is below 1 (``n_prefetch``, ``shared_mem``: below 0), or an argument is
             one that :class:`SerialIterator` refuses.
 
@@ -106,7 +107,7 @@ class MultiprocessIterator(PrefetchingIterator):
             for reader, part in zip(self._readers, parts):
                 reader.request(part)
         except BaseException:
-            # Some workers were asked for their part of a batch whose other parts were not.
+            # Some workers were asked for their parts of a batch, but others were not.
             self._end_readers()
             raise
         return (self._readers or [])[: len(parts)], []

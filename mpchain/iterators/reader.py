@@ -274,7 +274,8 @@ class Columns:
 
 
 def to_columns(examples: list) -> Columns | list:
-    """Returns the :class:`Columns` of a list of examples, or the list if their kinds differ.
+    """Returns the :class:`Columns` of a list of examples, or the list if their kinds, lengths
+    or keys differ.
 
     Example:
         >>> to_columns([(np.zeros(3), "a"), (np.ones(3), "b")]).columns[0].shape

@@ -19,11 +19,11 @@ class Segment(SharedMemory):
     """A segment of shared memory; the process that creates it must call ``unlink``.
 
     Args:
-        size: the bytes of a new segment; None opens an existing segment.
+        size: the bytes of a new segment; not used if ``name`` is given.
         name: the name of the segment to open; None makes a new segment.
 
     Raises:
-        OSError: not enough shared memory is left.
+        OSError: not enough shared memory is left, or no segment has the name.
 
     Example:
         >>> segment = Segment(8)

@@ -287,6 +287,8 @@ def _end_with_parent():
 def portable(error: BaseException) -> BaseException:
     """Returns a copy of an exception that can be sent to another process; its traceback is a note.
 
+    If the exception cannot be pickled, a RuntimeError with its type and text replaces it.
+
     Example:
         >>> portable(ValueError("no such example"))
         ValueError('no such example')

@@ -26,7 +26,8 @@ class SpectralNormalization(WeightHook):
         eps: added to divisors.
         use_gamma: whether to multiply by a parameter, which becomes ``gamma`` of the link and is
             initially the largest singular value.
-        factor: the divisor of the singular value by which the weight is divided; None means 1.
+        factor: a number by which the singular value is divided before it divides the weight; None
+            means 1.
         weight_name: the attribute of the weight in the link.
         name: name of the hook; None means ``'SpectralNormalization'``.
 
@@ -90,7 +91,7 @@ class SpectralNormalization(WeightHook):
         return _as_matrix(W, self.axis)
 
     def normalize_weight(self, link: Link) -> Variable:
-        """Returns the link's normalized weight, after another step of power iteration."""
+        """Returns the link's normalized weight, after ``n_power_iteration`` more iterations."""
         return self.replacement(link, getattr(link, self.weight_name))
 
     def replacement(self, link: Link, weight: Parameter) -> Variable:

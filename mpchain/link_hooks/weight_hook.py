@@ -25,7 +25,7 @@ class WeightHook(LinkHook):
 
     Args:
         weight_name: the link's attribute that holds the weight.
-        name: name of the hook; None means the name of its class.
+        name: name of the hook; None means the attribute ``name`` of its class.
     """
 
     def __init__(self, weight_name: str = "W", name: str | None = None) -> None:

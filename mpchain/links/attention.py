@@ -298,7 +298,8 @@ class TransformerDecoderLayer(_TransformerLayer):
         Args:
             x: Variable or array (B, L, size).
             source: Variable or array (B, S, size): the output of the encoder.
-            mask: array of bool that broadcasts to (B, n_heads, L, L), for the self-attention.
+            mask: array of bool that broadcasts to (B, n_heads, L, L), for the self-attention; with
+                ``cache``, the last size is the number of positions in all calls.
             source_mask: array of bool that broadcasts to (B, n_heads, L, S).
             is_causal: whether to mask later positions in the self-attention.
             cache: a dict, initially empty, for passing a sequence in several calls; see

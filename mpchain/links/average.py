@@ -32,9 +32,10 @@ class ExponentialMovingAverage(Chain):
     parameters.
 
     After each update of the optimizer, :meth:`update` moves each parameter of the copy by
-    (1 - decay) of its distance to the original. Persistent values, such as the statistics of batch
-    normalization, are copied. The optimizer's target is the original link, which does not contain
-    the average; the extension makes a trainer update the average and save it in snapshots.
+    (1 - decay) of its distance to the original, and by more at first with ``warm_up``. Persistent
+    values, such as the statistics of batch normalization, are copied. The optimizer's target is the
+    original link, which does not contain the average; the extension makes a trainer update the
+    average and save it in snapshots.
 
         >>> model = L.Linear(3, 2)
         >>> average = L.ExponentialMovingAverage(model, decay=0.99)

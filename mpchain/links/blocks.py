@@ -77,7 +77,7 @@ class MLPConvolution2D(ChainList):
         conv_init, bias_init: initializers, numbers or arrays of weights and biases.
 
     Raises:
-        ValueError: ``out_channels`` is empty.
+        ValueError: ``out_channels`` is not a tuple or list, or is empty.
 
     See M. Lin et al., Network in network, ICLR 2014.
     """
@@ -192,7 +192,7 @@ class InceptionBN(Chain):
         proj33, out33: reduced and output channels of the branch of two 3 x 3 convolutions.
         pooltype: ``'max'`` or ``'avg'``.
         proj_pool: output channels of the pooling branch; None omits its projection.
-        stride: stride of the last convolution of each branch and of the pooling.
+        stride: stride of the last convolution of both 3 x 3 branches and of the pooling.
         conv_init: initializer, number or array of the weights.
         dtype: the dtype of the parameters; None means ``config.dtype``.
 

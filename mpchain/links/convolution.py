@@ -237,7 +237,8 @@ class Convolution3D(_FixedConvolution):
 
 
 class DilatedConvolution2D(Convolution2D):
-    """:class:`Convolution2D` with ``dilate`` as sixth argument.
+    """:class:`Convolution2D` with ``dilate`` as sixth argument, without ``cover_all`` and
+    ``groups``.
 
         >>> L.DilatedConvolution2D(3, 8, ksize=3, dilate=2)(np.ones((2, 3, 8, 8), np.float32)).shape
         (2, 8, 4, 4)
@@ -269,7 +270,8 @@ class DeconvolutionND(_Windowed):
         (2, 3, 12)
 
     Args:
-        outsize: see the function. The other arguments are those of :class:`ConvolutionND`.
+        outsize: see the function. The other arguments are those of :class:`ConvolutionND`, without
+            ``cover_all``.
 
     Attributes:
         W (Parameter): weights (in_channels, out_channels / groups, *ksize).
@@ -517,6 +519,7 @@ class LocalConvolution2D(Link):
 
     Raises:
         TypeError: ``ksize`` is missing.
+        ValueError: a size is not positive, or the windows do not fit in the input.
     """
 
     _printable = ("in_channels", "out_channels", "in_size", "ksize", "stride", "nobias")

@@ -144,7 +144,7 @@ class _NStepWithState(_NStepRNN):
             layer, a list of Variables (length, out_size), or (length, 2 out_size) if bidirectional.
 
         Raises:
-            TypeError: ``xs`` is not a list, or empty.
+            TypeError: ``xs`` is not a list or tuple, or is empty.
             InvalidType: the shape or dtype of an argument does not match.
         """
         (hy,), ys = self._run([hx], xs)
@@ -172,7 +172,7 @@ class _NStepWithMemory(_NStepRNN):
             bidirectional.
 
         Raises:
-            TypeError: ``xs`` is not a list, or empty.
+            TypeError: ``xs`` is not a list or tuple, or is empty.
             InvalidType: the shape or dtype of an argument does not match.
         """
         (hy, cy), ys = self._run([hx, cx], xs)

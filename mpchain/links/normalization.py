@@ -49,7 +49,8 @@ class BatchNormalization(Link):
 
     Attributes:
         gamma, beta (Parameter): scale and shift, of shape ``size``; None if not used.
-        avg_mean, avg_var (array): the moving averages, of shape ``size``, persistent.
+        avg_mean, avg_var (array): the moving averages, of shape ``size``, persistent; None before
+            the first call if ``size`` is None.
         N (int): number of batches of fine-tuning so far, persistent.
 
     See S. Ioffe and C. Szegedy, Batch normalization, ICML 2015.

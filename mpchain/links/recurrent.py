@@ -235,7 +235,7 @@ class LSTM(_StatefulMemory, _PlainLSTMCell):
         """Computes a time step.
 
         Args:
-            x: Variable or array (N, in_size); N must not exceed the N of the previous call.
+            x: Variable or array (N, in_size); N must not exceed the number of rows of the state.
 
         Returns:
             Variable (N, out_size).

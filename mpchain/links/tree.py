@@ -87,6 +87,7 @@ class ChildSumTreeLSTM(_TreeLSTM):
             tuple: memory and output, Variables (N, out_size).
 
         Raises:
+            InvalidType: the number of inputs is even.
             ValueError: all inputs are None.
         """
         cs, hs, of_x = self._states(cshsx)

@@ -24,8 +24,8 @@ class LBFGS(Optimizer):
     An update calls the loss function once, and for each step as often as the line search needs, at
     least once. During an update, the loss must therefore be the same function of the parameters:
     use one batch, and no dropout. If no step along the quasi-Newton direction succeeds, the memory
-    is cleared, and the step follows the negative gradient; if this step fails too, the update takes
-    no step and warns once.
+    is cleared, and the step follows the negative gradient; if this step fails too, the update
+    ends, and the first such update warns.
 
     See J. Nocedal and S. Wright, Numerical Optimization, algorithms 3.5, 3.6 and 7.4. A
     :class:`mpchain.distributed.optimizers.MultiNodeOptimizer` of this optimizer takes the same
@@ -76,7 +76,7 @@ class LBFGS(Optimizer):
     def update(
         self, lossfun: Callable[..., Variable] | None = None, *args: Any, **kwds: Any
     ) -> None:
-        """Takes ``max_iter`` steps.
+        """Takes ``max_iter`` steps, or fewer if a step fails.
 
         Args:
             lossfun: function of ``args`` and ``kwds`` that returns the loss; it is called several
@@ -110,7 +110,7 @@ class LBFGS(Optimizer):
         self.step(evaluate)
 
     def step(self, evaluate: Callable[[], Any]) -> None:
-        """Takes ``max_iter`` steps.
+        """Takes ``max_iter`` steps, or fewer if a step fails.
 
         Args:
             evaluate: a function that returns the loss and sets the parameters' gradients.

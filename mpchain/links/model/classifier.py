@@ -12,7 +12,7 @@ from mpchain.variable import Variable
 class Classifier(Chain):
     """A model with a loss. A call with inputs and labels returns the loss.
 
-    Each call reports ``loss`` and ``accuracy``.
+    Each call reports ``loss`` and, unless ``compute_accuracy`` is False, ``accuracy``.
 
         >>> model = L.Classifier(L.Linear(3, 10))
         >>> loss = model(np.ones((5, 3), np.float32), np.zeros(5, np.int32))

@@ -38,7 +38,7 @@ class PublishedModel:
 
 
 def load_parameters(model: Chain, source: str) -> None:
-    """Loads the parameters of a network from a file, or with ``'auto'`` from the cache.
+    """Loads the parameters of a network from a file, or with ``'auto'`` from the cache or the web.
 
         >>> import tempfile
         >>> model, trained = mpchain.Chain(l=L.Linear(3, 2)), mpchain.Chain(l=L.Linear(3, 2))
@@ -158,8 +158,8 @@ def copy_normalization(target: Any, caffe: Chain, name: str, scale_name: str) ->
 
 
 def layer_of(caffe: Chain, name: str) -> Any:
-    """Returns the link of a layer of a Caffe network. Raises ValueError if the layer has no
-    parameters."""
+    """Returns the link of a layer of a Caffe network. Raises ValueError if there is no
+    such layer, or it has no parameters."""
     layers = dict(caffe.named_layers())
     if name not in layers:
         raise ValueError(
