@@ -1,4 +1,4 @@
-"""Tests that the files, names and imports in the guides for developers exist."""
+"""Tests that the guides for developers and the front page are right: names, drawings, figures."""
 
 import pathlib
 import pkgutil

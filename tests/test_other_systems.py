@@ -1,5 +1,5 @@
-"""Tests that one process imports and trains mpchain without features that only Linux has, or a
-library."""
+"""Tests that one process imports and trains mpchain without features that not every system has, or
+without a library."""
 
 import subprocess
 import sys

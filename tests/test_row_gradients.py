@@ -38,8 +38,8 @@ def _with_zero_gradient(model, ids):
 
 
 def _train(optimizer, loss_of=_loss, as_rows=True, n_ids=100, prepare=None, **options):
-    """Trains for three updates; returns the parameters and states, and which updates were by
-    rows."""
+    """Trains for three updates; returns the parameters, the table's gradient and the states in one
+    list, and which updates were by rows."""
     random, model = np.random.RandomState(1), _model(**options)
     optimizer.setup(model)
     if prepare is not None:

@@ -1,4 +1,5 @@
-"""Tests rules for all source files: type hints, examples, sizes, and where text becomes code."""
+"""Tests rules for source files: type hints, examples, sizes, private attributes, code from text,
+floating-point dtypes, and habits of tests."""
 
 import ast
 import importlib

@@ -1,4 +1,5 @@
-"""Tests Variable: its arrays, printing, copies, comparisons and moves between devices."""
+"""Tests Variable: its array, printing, gradient, copies, graph, operators and moves between
+devices."""
 
 import copy
 import pickle

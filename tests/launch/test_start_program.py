@@ -14,8 +14,8 @@ START = pathlib.Path(launch.__file__).with_name("start_program.py")
 
 @pytest.fixture
 def begin(tmp_path):
-    """Returns a function that starts the file as the supervisor does, and returns the process and
-    the pipe's end."""
+    """Yields a function that starts start_program.py as the supervisor does, and returns the
+    process and the end of its pipe from which the supervisor reads."""
     processes = []
 
     def begin(*arguments):

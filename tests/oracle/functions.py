@@ -48,8 +48,8 @@ class Framework:
     def run(self, case, dtype):
         """Calls the function; returns its results by name.
 
-        These are the outputs ("y0", ...), the gradients by input ("gx", ...) and what constant
-        arrays hold afterwards ("x after").
+        These are the outputs ("y0", ...), the gradients by input ("gx", ...; "gdata" is that of a
+        sparse matrix) and what constant arrays hold afterwards ("x after").
         """
         drawn = case.draw(dtype)
         arguments = {

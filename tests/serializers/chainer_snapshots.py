@@ -8,8 +8,8 @@ import numpy as np
 
 
 def make(framework, is_filled):
-    """Returns a model and its optimizer, whose arrays are filled with known numbers or with
-    zeros."""
+    """Returns a model, its optimizer, and their arrays by name, which are filled with known numbers
+    or with zeros."""
     links = framework.links
     model = framework.Chain()
     with model.init_scope():

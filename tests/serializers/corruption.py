@@ -95,7 +95,8 @@ def run(kind, folder, seeds):
 
     Raises:
         AssertionError: one loaded something else than what was saved, changed the object although
-            it gave an error, or made Python import or execute anything.
+            it gave an error, gave an error without the file's name, or made Python import or
+            execute anything.
     """
     save, load = KINDS[kind]
     path = f"{folder}/snapshot"

@@ -2,8 +2,8 @@
 
 ``python -m tests.tools.captured_tables`` does this with new data in each call, and with equal data
 in the recorded calls, and prints a line per table; arguments are the names of tables. With
-``--reasons`` it also prints why rows are refused. With ``--ranks 2``, the rows are steps of a
-multi-node optimizer on two ranks, whose data differ.
+``--reasons`` it also prints each refused row with its reason. With ``--ranks 2``, the rows are
+steps of a multi-node optimizer on two ranks, whose data differ.
 """
 
 import argparse

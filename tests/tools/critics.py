@@ -85,8 +85,8 @@ class Training:
         return model, optimizer.setup(model)
 
     def part(self, *arrays):
-        """Returns this rank's part of each array; the parts are uneven, and in each step another
-        rank has most samples."""
+        """Returns this rank's part of each array; on 3 and 4 ranks, the parts are uneven, and other
+        ranks have the larger ones in the next step."""
         comm, n = self.comm, N_SAMPLES
         turn = (comm.rank + len(self.losses)) % comm.size
         begin, end = partition(n, turn, comm.size)

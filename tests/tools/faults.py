@@ -5,8 +5,8 @@ optimizer and checkpoints, and lets one rank fail: it raises an exception (also 
 killed, stops, leaves, misses a collective, calls another collective than its peers, passes another
 shape or dtype, or cannot write its part of a checkpoint. Each time, the job must end by itself, at
 most 10 s after the time limit of collectives, with a message that says what happened. Then the
-training is started again, with another number of ranks: it must resume from the last checkpoint and
-have the losses of an undisturbed training, to 1e-12.
+training is started again, with a random number of ranks: it must resume from one of the last
+checkpoints and have the losses of an undisturbed training, to 1e-12.
 """
 
 import argparse
@@ -57,7 +57,8 @@ FAULTS = {
     "no room on the disk": r"rank {rank} of {n}:\n(.*\n)*OSError: .*File too large"
     r"(.*\n)*raised while the checkpoint iteration_\d+ was written",
 }
-"""Maps what the failing rank does to the expected output, a regular expression."""
+"""Maps what the failing rank does to the expected output, a regular expression; an empty one fits
+any output."""
 
 
 class Fault:

@@ -1,6 +1,6 @@
 """Counts habits in tests that make changes of the source hard.
 
-python -m tests.tools.habits prints the counts, and where tests use private attributes.
+python -m tests.tools.habits prints where tests have these habits, and the counts.
 """
 
 import ast

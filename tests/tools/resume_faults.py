@@ -278,7 +278,7 @@ def fail_to_read(number, n_ranks, draw, expected):
     """Makes the reading of one file of a checkpoint fail once.
 
     Returns:
-        The file, or None if the rank opened too few files.
+        The name of the file or folder, or None if the rank opened too few of them.
     """
     with tempfile.TemporaryDirectory() as folder:
         until = draw.randint(2, N_ITERATIONS - 2)

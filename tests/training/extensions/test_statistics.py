@@ -298,7 +298,8 @@ def test_wrong_arguments_of_the_plot(arguments, error, message):
 
 
 def run_average(make_trainer, values, state=None, save_at=None):
-    """Observes (numerator, denominator) by iteration; returns the quotients by iteration."""
+    """Observes (numerator, denominator) by iteration; returns the quotients by iteration, and what
+    the trainer saved at iteration ``save_at``."""
     found, saved = {}, {}
 
     def observe(trainer):
