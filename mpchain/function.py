@@ -75,12 +75,13 @@ class Function:
 
     @property
     def inputs(self) -> tuple[VariableNode, ...] | None:
-        """The input variables' nodes, None before the function is applied."""
+        """The input variables' nodes; None unless the function is in a graph."""
         return self.node.inputs
 
     @property
     def outputs(self) -> tuple | None:
-        """Weak references to the output variables' nodes, None before the function is applied."""
+        """Weak references to the output variables' nodes; None before the function is in a
+        graph."""
         return self.node.outputs
 
     @property
@@ -117,7 +118,8 @@ class Function:
         self.node.unchain()
 
     def check_type_forward(self, in_types: TypeInfoTuple) -> None:
-        """Called with the inputs' types before ``forward``; override it to check them."""
+        """Called with the inputs' types before ``forward``, unless ``config.type_check`` is False;
+        override it to check them."""
 
     def retain_inputs(self, indexes: Iterable[int]) -> None:
         """Keeps these inputs for ``backward``, which gets None for all other inputs; call this in

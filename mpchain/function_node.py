@@ -50,8 +50,9 @@ class FunctionNode:
     differentiated. An instance is applied once, by :meth:`apply`.
 
     Attributes:
-        inputs: tuple of the input variables' nodes.
-        outputs: tuple of weak references to the output variables' nodes.
+        inputs: tuple of the input variables' nodes; None unless the node is in a graph.
+        outputs: tuple of weak references to the output variables' nodes; None before the node is in
+            a graph.
         stack: the stack of the call of :meth:`apply`, in debug mode; else None.
 
     Example:
@@ -159,8 +160,10 @@ class FunctionNode:
             tuple of Variables.
 
         Raises:
-            RuntimeError: an input has no array, or this node was applied before.
-            TypeError: inputs live on different devices.
+            RuntimeError: an input has no array, this node was applied before, or, in debug mode, an
+                output holds NaN.
+            TypeError: an input is not an array, inputs live on different devices, or ``forward``
+                does not return a tuple.
         """
         if self.inputs is not None:
             raise RuntimeError(
@@ -257,7 +260,8 @@ class FunctionNode:
             getattr(hook, step)(self, in_data)
 
     def check_type_forward(self, in_types: type_check.TypeInfoTuple) -> None:
-        """Called with the inputs' types before ``forward``; override it to check them.
+        """Called with the inputs' types before ``forward``, unless ``config.type_check`` is False;
+        override it to check them.
 
         Args:
             in_types: shapes and dtypes of the inputs.

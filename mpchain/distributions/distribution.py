@@ -185,9 +185,9 @@ rule (NaN does not)."""
 class Parametric(Distribution):
     """Base of distributions with floating-point parameters that broadcast with each other.
 
-    Scalars and lists are converted to the dtype of the parameters that are arrays, or to
-    ``config.dtype``. Values are checked if ``config.type_check`` is True; on a GPU, values are
-    checked only in debug mode.
+    Scalars and lists are converted to the dtype of the first parameter that is an array, or to
+    ``config.dtype`` if there is none. Values are checked if ``config.type_check`` is True; on a
+    GPU, values are checked only in debug mode.
 
         >>> mpchain.distributions.Exponential(np.array([1.0, 2.0])).params["lam"].array
         array([1., 2.])
@@ -323,7 +323,8 @@ def to_shape(variable: Variable, shape: tuple[int, ...]) -> Variable:
 def check_values(
     owner: str, name: str, variable: Variable, rule: str, broken: Callable[[Array], Array]
 ) -> None:
-    """Raises ValueError if an element of a parameter violates its rule.
+    """Raises ValueError if an element of a parameter violates its rule, and values are checked (see
+    :class:`Parametric`).
 
         >>> check_values("Normal", "scale", Variable(np.ones(2)), *POSITIVE)
 

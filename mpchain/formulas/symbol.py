@@ -39,8 +39,8 @@ class Symbol(Mixin):
     Args:
         steps: the list to which every operation appends its result.
         name: the name that holds the value in the text.
-        function, operands: the operation that computed the value; None for a parameter of the
-            formula.
+        function, operands: the operation that computed the value; None and () for a parameter of
+            the formula.
         is_constant: whether the value is computed only from constants.
 
     Example:

@@ -232,7 +232,7 @@ def _kernel(ins, outs, code, name, **options):
 
 def fused(formula: Callable) -> Callable:
     """Decorator: computes an elementwise formula by one kernel if its arguments are CuPy arrays of
-    the same dtype and shape.
+    the same shape and of one dtype other than bfloat16.
 
     Arguments and results are arrays, or lists and tuples of them. For all other arguments, such as
     NumPy arrays and Variables, the formula itself runs.

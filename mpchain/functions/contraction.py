@@ -61,7 +61,7 @@ def matmul(a: Input, b: Input, transa: bool = False, transb: bool = False) -> Va
         Variable (..., n, m), without n if ``a`` is a vector, and without m if ``b`` is a vector.
 
     Raises:
-        InvalidType: an argument is 0-d, or the inner sizes differ.
+        InvalidType: an argument is 0-d, the inner sizes differ, or the stacks do not broadcast.
 
     Example:
         >>> F.matmul(np.ones((2, 3)), np.ones((3, 4))).shape
@@ -151,7 +151,8 @@ def tensordot(a: Input, b: Input, axes: int | Sequence[int | Sequence[int]] = 2)
         Variable.
 
     Raises:
-        InvalidType: an array lacks an axis, or the sizes of the axes differ.
+        InvalidType: an array lacks an axis, an axis is given twice, or the sizes of the axes
+            differ.
         ValueError: ``axes`` is neither a number nor a pair of equally many axes.
 
     Example:
@@ -301,7 +302,8 @@ def einsum(*operands: Any) -> Variable:
         Variable whose axes are the labels of the output.
 
     Raises:
-        InvalidType: an operand does not have the axes of its subscripts.
+        InvalidType: an operand does not have the axes of its subscripts, or axes with the same
+            label differ in size.
         ValueError: the subscripts are invalid.
 
     Example:

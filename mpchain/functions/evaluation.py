@@ -55,7 +55,7 @@ def accuracy(y: Input, t: Input, ignore_label: int | None = None) -> Variable:
 
 @counting.noted
 def binary_accuracy(y: Input, t: Input) -> Variable:
-    """Fraction of the elements whose score has the sign of their label.
+    """Fraction of the elements whose score predicts their label.
 
     Args:
         y: Variable or array of any shape: scores; at least 0 predicts label 1.

@@ -120,7 +120,7 @@ def split_axis(
         force_tuple: whether to return a tuple if there is only one part.
 
     Returns:
-        tuple of Variables.
+        tuple of Variables; a Variable if there is only one part and ``force_tuple`` is False.
 
     Raises:
         InvalidType: ``x`` has no such axis, or its size is not a multiple of the number of parts.

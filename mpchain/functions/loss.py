@@ -64,7 +64,7 @@ def _is_of_gpu(aux):
 
 
 def _cross_entropy_derivative(g, x, aux):
-    """Returns (softmax(x) - onehot(t)) * weight, with the weight of each sample in the loss."""
+    """Returns (softmax(x) - onehot(t)) * weight * g, with the weight of each sample in the loss."""
     if isinstance(g, Variable):
         onehot, weight = _onehot_and_weight(x, aux)
         g = np.reshape(g, weight.shape) if g.shape else g
@@ -157,8 +157,8 @@ def softmax_cross_entropy(
         x: Variable or array (N, C, d1, ...), floating point: unnormalized log-probabilities.
         t: array of integers (N, d1, ...): labels; or an array of the shape of ``x``: distributions
             over axis 1.
-        normalize: with labels and reduce='mean', whether to divide the sum of the losses by the
-            number of labels that are not ignored; if False, the divisor is N.
+        normalize: with reduce='mean', whether to divide the sum of the losses by the number of
+            distributions, or of labels that are not ignored; if False, the divisor is N.
         cache_score: ignored; accepted for compatibility with Chainer.
         class_weight: array (C,): factors on the loss by label.
         ignore_label: samples with this label have no loss.

@@ -41,6 +41,7 @@ def dropout(
         Variable of the shape of ``x``; with ``return_mask``, a pair of this Variable and the mask.
 
     Raises:
+        InvalidType: ``x`` is not floating point, or ``mask`` does not have the shape of ``x``.
         ValueError: the ratio is out of range.
 
     Example:
@@ -67,7 +68,8 @@ def dropout(
 
 
 def add_dropout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
-    """Returns ``h + dropout(x)``, a Variable. On GPUs, one kernel computes the result.
+    """Returns ``h + dropout(x, ratio)``, a Variable. On GPUs, in training, one kernel computes the
+    result if ``h`` and ``x`` have the same shape and dtype.
 
     Args:
         h, x: Variables or arrays, floating point, that broadcast.
@@ -203,7 +205,7 @@ def gaussian(
         array ``eps``.
 
     Raises:
-        InvalidType: the shapes differ.
+        InvalidType: the shapes differ, or ``mean`` or ``ln_var`` is not floating point.
 
     Example:
         >>> F.gaussian(np.array([1.0]), np.array([0.0]), eps=np.array([2.0])).array

@@ -1,4 +1,5 @@
-"""Functions that insert, remove and move axes, or reverse and repeat elements along axes."""
+"""Functions that insert, remove and move axes, reverse and repeat elements along axes, move blocks
+of pixels to channels and back, or copy arrays to devices."""
 
 from collections.abc import Sequence
 

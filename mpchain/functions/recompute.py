@@ -27,10 +27,10 @@ def forget(func: Callable, *xs: Input) -> Any:
     gradients calls ``func`` again, too.
 
     While ``func`` is called again, ``config.in_recomputing`` is True, and ``config.train``,
-    ``config.dtype`` and the random numbers that are drawn from NumPy's global state, ``config.rng``
-    and CuPy are the same as in the first call. ``func`` must not draw from any other generator, and
-    must not draw from NumPy's global state while another thread does. If ``config.in_recomputing``
-    is True, ``func`` must skip effects that may happen only once.
+    ``config.dtype``, ``config.compute_mode`` and the random numbers that are drawn from NumPy's
+    global state, ``config.rng`` and CuPy are the same as in the first call. ``func`` must not draw
+    from any other generator, and must not draw from NumPy's global state while another thread does.
+    If ``config.in_recomputing`` is True, ``func`` must skip effects that may happen only once.
 
     Args:
         func: a function that takes Variables and returns a Variable or a tuple of Variables.

@@ -146,7 +146,7 @@ def _weighted_mean(x, axis, weights, keepdims):
 
 def _reduced_axes(name, x, axis):
     """Returns the axes to reduce, as indices from 0. Raises InvalidType if ``x`` is not floating
-    point."""
+    point or lacks an axis, or if an axis is given twice."""
     ndim = x.ndim
     if axis is None and is_floating(x.dtype):
         return tuple(range(ndim))

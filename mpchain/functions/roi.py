@@ -235,8 +235,8 @@ def _max_of_boxes(x, boxes, images, outsize, inclusive=0):
 
 
 def _places_of_bins(x, bounds, images, outsize):
-    """Returns the flat index of each bin's maximum in its channel, and an array that is True for
-    bins that are not empty."""
+    """Returns the flat index of each bin's maximum in its channel, and an array that is one for
+    bins that are not empty, else zero."""
     xp, (_, c, h, w) = get_array_module(x), x.shape
     places, inside = np.zeros((2, len(images), c, *outsize), np.int64)
     places, inside = xp.asarray(places), xp.asarray(inside)
@@ -410,8 +410,8 @@ def roi_max_align_2d(
 
 
 def _taps_of_boxes(x, every, images, outsize):
-    """Returns the elements around the point with the largest value in each bin, and their
-    weights."""
+    """Returns the flat indices of the elements around the point with the largest value in each bin,
+    and the weights of these elements."""
     xp, shape = get_array_module(x), (len(images), x.shape[1], *outsize, 4)
     places, weights = xp.empty(shape, np.int64), xp.empty(shape, x.dtype)
     for box, (rows, columns, image) in enumerate(zip(*every, images.tolist())):

@@ -102,7 +102,8 @@ def _steps(emissions, first, skips, begins, continues):
 
 
 def _alignment_derivative(g, emissions, y, aux, forward, backward):
-    """Returns minus the posterior probability of each state at each time."""
+    """Returns minus the posterior probability of each state at each time, times the gradient of the
+    loss."""
     sums = forward.walk(emissions)[1] if isinstance(emissions, Variable) else aux
     after = backward.walk(emissions[::-1, :, ::-1])[0][::-1, :, ::-1]
     log_p = sums + after + np.reshape(y, (-1, 1))

@@ -222,8 +222,8 @@ class Declaration:
         return result[0] if self.has_aux else result
 
     def compute(self, arrays: Sequence[Array], constants: Sequence) -> Any:
-        """Runs the body on arrays; an elementwise function on GPUs runs as one fused kernel if that
-        is faster."""
+        """Runs the body on arrays; an elementwise function of GPU arrays of one dtype runs as one
+        fused kernel if its body can be fused."""
         arguments = (arrays,) if self.takes_sequence else arrays
         if not self.any_dtype and not is_floating(*(x.dtype for x in arrays)):
             raise self.refusal("inputs must be floating point", arguments, constants)
