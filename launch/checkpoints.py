@@ -19,9 +19,9 @@ MANIFEST = "manifest.json"
 class Checkpoints:
     """The checkpoints in one folder: files or folders that get their final name when complete.
 
-    Names that begin with a dot, or end with ``.tmp``, ``.part``, ``.damaged`` or ``.old1``, do not
-    count. Files do not record which run wrote them, so with `all_count`, each run needs its own
-    folder.
+    Names that begin with a dot, or end with ``.tmp``, ``.part``, ``.damaged`` or ``.old`` and a
+    number, do not count. Files do not record which run wrote them, so with `all_count`, each run
+    needs its own folder.
 
     Args:
         folder: The folder, which need not exist yet. Checkpoints in its subfolder ``checkpoints``

@@ -20,7 +20,8 @@ _START_INSIDE = "start mpchain-launch inside the container, or "
 
 
 def bind(kind: str, places: list[str]) -> str:
-    """Returns the command that makes folders of the host visible in a container.
+    """Returns the command that makes folders of the host visible in a container, or other advice if
+    ``kind`` is empty.
 
     Args:
         kind: The kind of container, in the words of probe_host.py.

@@ -336,7 +336,8 @@ def _candidates(library):
 
 
 def _fits(starter, library):
-    """Returns whether the folders of a starter and a library belong to one installation."""
+    """Returns whether a starter and a library may belong to one installation: whether the library
+    is in the starter's installation, or no library of the starter's kind is found there."""
     if not library:
         return True
     others = mpi_library.in_installation(starter.path)

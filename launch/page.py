@@ -106,7 +106,8 @@ class Page:
             self._put(b'{"rank": %d, "said": %b}\n' % (rank, line))
 
     def close(self) -> None:
-        """Shows how the last job ended, and ends the page when browsers have received that."""
+        """Shows how the last job ended, and ends the page when browsers have received that, or
+        when TIME_TO_END has passed."""
         if self._job:
             sentence, code = self._job.verdict or ("the launcher failed", 1)
             state = "failed" if code else "finished"

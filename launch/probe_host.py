@@ -2,8 +2,8 @@
 
 The arguments are the folder of the results; on another host, the doctor's addresses and port,
 joined by commas; and in a container, folders that the container should share with the host. Each
-answer is a string, a number, a list, or a dictionary. A question without an answer gets an
-``error``.
+answer is a string, a number, a list, or a dictionary. A question that fails gets a dictionary with
+an ``error``; the version of a missing package is empty.
 """
 
 import json
@@ -240,7 +240,8 @@ def memory(root: str = "/") -> int:
 
 
 def folders() -> dict[str, object]:
-    """Returns folders that ranks cannot write, and folders that vanish with their container.
+    """Returns the kind of container, folders that ranks cannot write, and the folder of results if
+    it vanishes with its container.
 
     Example:
         >>> sorted(folders())  # doctest: +SKIP

@@ -35,7 +35,7 @@ def find_program(names: Iterable[str], folders: Iterable[str]) -> str | None:
 
 
 def read(path: str) -> str:
-    """Returns the stripped text of a file of the kernel; empty if the file does not exist.
+    """Returns the stripped text of a file of the kernel; empty if the file cannot be read.
 
     Example:
         >>> read("/proc/self/comm") != "", read("/proc/0/comm")
@@ -225,7 +225,8 @@ def activity_of(process: int) -> tuple[str, float, int, int]:
     """Returns the state of a process, such as R, S or T (stopped), its CPU seconds, the bytes that
     it has read and written, and the number of times that its threads have woken up.
 
-    The numbers include descendants of the process. Without /proc the result is ("?", 0.0, 0, 0).
+    The numbers include descendants of the process. Without /proc, or after the end of the process,
+    the result is ("?", 0.0, 0, 0).
 
     Example:
         >>> state, seconds, n_bytes, n_wakes = activity_of(os.getpid())

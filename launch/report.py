@@ -86,7 +86,8 @@ def _users(frames):
 
 
 def describe_ranks(ranks: dict, n: int, without: "Rank | None" = None) -> list[str]:
-    """Returns one line for each group of ranks on one host that ended in the same way.
+    """Returns one line for each group of ranks on one host that ended in the same way; after
+    ``MOST_LINES`` lines, the last line counts the groups that are left out.
 
     Args:
         ranks: Maps each number of a rank whose supervisor has introduced itself to its `Rank`.
@@ -129,7 +130,8 @@ def describe_binding(ranks: dict) -> str:
 
 
 def describe_exception(lines: list[bytes]) -> str:
-    """Returns the line of a traceback that names the exception; empty if there is no traceback.
+    """Returns the line of the last traceback that names the exception; empty if there is no
+    traceback.
 
     Args:
         lines: The output, starting with the header of the first traceback.

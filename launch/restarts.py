@@ -29,7 +29,8 @@ def run(
         wait: Seconds before a restart; doubled after each start without a new checkpoint.
         checkpoints: The checkpoints from which ranks resume. The path of the newest checkpoint is
             in the environment variable MPCHAIN_RESUME, and replaces ``{checkpoint}`` in arguments.
-        min_ranks: Minimum number of ranks of a restart after hosts are lost; None requires all.
+        min_ranks: Minimum number of ranks of a restart after hosts are lost; None requires all that
+            are not spare.
 
     Returns:
         The exit code of the last start.

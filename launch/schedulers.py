@@ -192,7 +192,8 @@ def _quote(text):
 
 
 def _own_arguments(parser, options):
-    """Returns the options of the command line, except those for the batch system."""
+    """Returns the options of the command line that do not have their defaults, except those for
+    the batch system and those that the script contains anyway, such as ``-n``."""
     arguments = []
     for action in parser._actions:
         value = getattr(options, action.dest, None)

@@ -110,8 +110,8 @@ class Standstill:
         self._plan_next()
 
     def _find(self):
-        """Returns a sentence about the ranks that have hung for too long; an empty string if there
-        are none."""
+        """Returns a sentence about an mpirun that has been stopped, or ranks that have hung, for
+        too long; an empty string if there are none."""
         job, now = self._job, self._job.loop.time
         if job.starter_stopped is not None and now - job.starter_stopped > self._timeout:
             return f"{job.starter_name} has been stopped for {self._timeout:g} s"
@@ -203,7 +203,8 @@ class Standstill:
         return ""
 
     def _report_work(self, waiting, ranks):
-        """Prints, once, where in the code each rank is that works while other ranks wait for it."""
+        """Prints, once, that ranks wait for other ranks, which work, and where in the code the
+        first of these is that has written its stacks."""
         if not self._has_reported:
             self._has_reported = True
             for rank in ranks:

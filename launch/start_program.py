@@ -123,8 +123,8 @@ class _Loader(Loader):
 
 
 def of_program(traceback: types.TracebackType | None) -> types.TracebackType | None:
-    """Returns the part of a traceback below the frames of this file, which only started the
-    program.
+    """Returns the part of a traceback below the frames of this file, of runpy and of mpi4py, which
+    only started the program; the whole traceback if it has no other frames.
 
     Example:
         >>> of_program(None)

@@ -34,7 +34,8 @@ BRINGS = {
 
 
 def kernels_in_use() -> list[str]:
-    """Returns a line for each kernel that says whether the kernel runs for usual float32 arrays.
+    """Returns a line for each kernel of four operations that says whether the kernel runs for usual
+    float32 arrays; kernels that are not needed are left out.
 
     Example:
         >>> kernels_in_use()[-1]

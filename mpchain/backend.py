@@ -66,7 +66,7 @@ def get_device(device_spec: object) -> Device:
     Raises:
         TypeError: the specifier is of another type.
         ValueError: the text is invalid, or there is no GPU of that number.
-        RuntimeError: a GPU is named, but none can be used.
+        RuntimeError: a GPU is named, but none can be used; or the text names a device of ChainerX.
 
     Example:
         >>> mpchain.get_device("@numpy"), mpchain.get_device(-1).xp is np

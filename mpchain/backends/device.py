@@ -11,7 +11,8 @@ class Device:
 
     Attributes:
         xp: the array module (``numpy`` or ``cupy``).
-        name: the specifier from which :func:`mpchain.get_device` returns this device: ``'@numpy'``.
+        name: the specifier, such as ``'@numpy'``, from which :func:`mpchain.get_device` returns
+            this device.
         supported_array_types: tuple of array types that the device can use.
 
     Example:

@@ -151,7 +151,8 @@ class Connection:
         """Aborts all work at once, even work that waits for lost ranks; the outputs of this work
         are undefined.
 
-        Any thread may call this method. Afterwards :meth:`shrink` and :meth:`abort` can be called.
+        Any thread may call this method. Afterwards :meth:`shrink` and :meth:`abort` can be called;
+        if :attr:`can_shrink` is then False, the connection has been aborted already.
         """
         with self._turn:
             if self._is_revoked:

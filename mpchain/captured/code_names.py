@@ -19,7 +19,7 @@ class Read(NamedTuple):
 
     Attributes:
         attributes: pairs of the name of a variable (None for other expressions) and the name of the
-            attribute that is read from its value.
+            attribute of its value that is read or set.
         as_text: names that appear as strings, as in ``getattr(x, "name")``.
         modules: names that may belong to imported modules, such as all strings in code that imports
             by name.

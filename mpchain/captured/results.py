@@ -21,7 +21,7 @@ _SIMPLE = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), sl
 
 
 def overlapping(arrays: Iterable[Any]) -> tuple[tuple[int, int], ...]:
-    """Returns the pairs of indices of different arrays that may share memory.
+    """Returns the pairs of indices of different NumPy arrays that may share memory.
 
     Example:
         >>> from mpchain.captured.results import overlapping

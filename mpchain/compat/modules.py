@@ -42,9 +42,10 @@ def _rooms(module):
 
 
 class CompatModule(types.ModuleType):
-    """A module of Chainer, which looks up each name in mpchain on first use.
+    """A module of Chainer, which looks up names in mpchain when they are used.
 
-    If a program sets a name here, as ``unittest.mock`` does, the name is also set in mpchain.
+    If a program sets a name here, as ``unittest.mock`` does, the name is also set in mpchain's
+    nearest module if that module has it.
     """
 
     def __getattr__(self, name: str) -> Any:

@@ -207,7 +207,8 @@ ROOMS = {
 
 for _model in ("googlenet", "resnet", "vgg"):
     SPECIAL[f"chainer.links.model.vision.{_model}"] |= _PREPARED | {"available": True}
-"""Maps a module of Chainer to its names, and each name to ``module:name`` in mpchain or a value."""
+"""``SPECIAL`` maps a module of Chainer to a dict from its names to ``module:name`` in mpchain or to
+a value."""
 
 IMPORTED = {
     "numpy": "numpy",

@@ -122,7 +122,7 @@ _replaced: dict[str, Any] = {}
 
 
 def install() -> None:
-    """Adds the names that NumPy has removed, and warns once.
+    """Adds the names that NumPy and Python's ``collections`` have removed, and prints a message.
 
     Names that NumPy still has are left unchanged, except that functions such as ``hstack`` accept
     generators again, and functions such as ``array`` accept rows of unequal lengths

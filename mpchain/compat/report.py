@@ -13,7 +13,8 @@ _TOPS = ("chainer", "chainermn", "chainerx")
 
 
 def missing(path: str | pathlib.Path) -> list[tuple[str, int, str]]:
-    """Returns (file, line, name) of each missing name in a program or a folder of programs.
+    """Returns (file, line, name) of each missing name in a program or a folder of programs, and
+    (file, line, error) of each file that cannot be read.
 
     The program is parsed, not run: names are found where they are written out, as in
     ``from chainer.links import Linear`` or ``F.relu`` after ``import chainer.functions as F``.

@@ -64,8 +64,8 @@ def should_use_ideep(level: str) -> bool:
 def set_console_cursor_position(x: int, y: int) -> None:
     """Moves the cursor by columns and lines.
 
-    Chainer has this method and the next one only on Windows, where copies of its PrintReport call
-    them.
+    Chainer has this function and ``erase_console`` only on Windows, where copies of its PrintReport
+    call them.
     """
     moves = [f"\033[{abs(n)}{signs[n > 0]}" for n, signs in ((x, "DC"), (y, "AB")) if n]
     print(*moves, sep="", end="", flush=True)
@@ -472,7 +472,7 @@ _fixed = []
 
 
 def do_setup(deterministic: bool = True) -> None:
-    """Seeds the generators until :func:`do_teardown`."""
+    """Seeds the generators until :func:`do_teardown`, if ``deterministic``."""
     _fixed.append(contextlib.ExitStack())
     if deterministic:
         _fixed[-1].enter_context(testing_random._fixed())
