@@ -1,4 +1,5 @@
-"""Steps of every optimizer and hook, in mpchain's and Chainer's common vocabulary.
+"""Steps of Chainer's optimizers, and of its hooks that draw no noise, in the vocabulary that both
+libraries have.
 
 ``python optimizers.py chainer FOLDER`` writes what they lead to into ``FOLDER``.
 """

@@ -40,7 +40,7 @@ class Case(NamedTuple):
     wrong: tuple
 
     def draw(self, dtype):
-        """Returns name → (array, whether its gradient is compared).
+        """Returns name → (array, whether it is a Variable).
 
         Real numbers are rounded to float16 first, so that every dtype computes the same thing.
         """

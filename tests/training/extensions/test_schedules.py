@@ -12,8 +12,8 @@ from mpchain.training import extensions
 
 N = 9
 
-# Chainer 7.8.1 produced this with an SGD whose lr is 1.5: the first values and the values after
-# each of eight calls, rounded to six digits, and the saved state.
+# By schedule: arguments, options, and what Chainer 7.8.1 produced with an SGD whose lr is 1.5: the
+# first value and the values after each of eight calls, rounded to six digits.
 OF_CHAINER = {
     "ExponentialShift": [
         (("lr", 0.5), {}, "1.5 .75 .375 .1875 .09375 .046875 .0234375 .0117188 .00585938"),

@@ -105,7 +105,7 @@ class Noting:
 
 
 class Unsummable(Regression):
-    """A model whose unused layer has a gradient in the processes with negative inputs."""
+    """A model whose unused layer has a gradient in the processes whose first input is negative."""
 
     def forward(self, x, t):
         loss = super().forward(x, t)
