@@ -298,7 +298,8 @@ def explain_by(what: str) -> None:
 def _key_function(are_arrays):
     """Returns a function of arguments that returns a key of all that a choice may depend on.
 
-    It is fastest where the arguments at the same positions are arrays; the keys are the same.
+    It is fastest for arguments that are arrays where ``are_arrays`` is True; other arguments get
+    the same keys.
     """
     names = [f"a{i}" for i in range(len(are_arrays))]
     tests = [f"{x}.__class__ is {'' if a else 'not '}ndarray" for x, a in zip(names, are_arrays)]

@@ -15,7 +15,7 @@ from mpchain.typing import Array
 
 
 def _wide(*arrays):
-    """Converts half-precision arrays to single precision, in which products are summed."""
+    """Converts float16 arrays to single precision, in which products are summed."""
     return [x.astype(np.float32) if x.dtype.char == "e" else x for x in arrays]
 
 

@@ -1,7 +1,8 @@
 """Optimizer steps, which apply an elementwise function to arrays in place, as fast as possible.
 
 All implementations return the same bits: NumPy on whole arrays, NumPy on blocks that stay in the
-cache, a fused loop that numba compiles from the trace of the function, and one kernel on a GPU.
+cache, a fused loop that numba compiles from the trace of the function, and one kernel on a GPU (but
+for numbers that GPUs treat as zero; see :mod:`mpchain.kernels.gpu.cuda_steps`).
 
 For many parameters, the arrays are gathered, the step is taken once, and the results are scattered.
 On the host, small arrays are copied into flat arrays, because calls take longer than copies. On a
@@ -85,7 +86,7 @@ def take_steps(
             precision. The step writes these parameters too. Where other code changed them, so that
             they differ from the rounded copies, the step starts from the values of these
             parameters.
-        inverse: on a GPU, a factor on the gradients of ``halves``: a number or a float32 array ().
+        inverse: on a GPU, a factor on the gradients: a number or a float32 array (); None means 1.
 
     Example:
         >>> p, q = np.ones(1), np.zeros((2, 2))
@@ -267,7 +268,7 @@ def _step_fused(step, written, grad, scalars):
 class _Latest(threading.local):
     """The last loop of a thread and its constants, which all parameters of an update share.
 
-    Each update has a dict of its own, even if the rule changes and returns one dict.
+    Each update has a dict of its own, even if the rule returns the same dict, changed, each time.
     """
 
     scalars: Any = None
@@ -330,15 +331,16 @@ def _square_sum(array):
     return square_sum(flat)
 
 
-# This maps a step, its number of arrays and its scalars to the scalars that its text leaves open.
+# This maps a step, its number of arrays and the names of its scalars to the names of those scalars
+# that its text leaves open.
 _open = {}
 
 
 def _text_and_constants(step, n_written, scalars):
     """Returns the Python text of a loop that takes the step, and the constants that the loop needs.
 
-    The text leaves all numbers open on which it does not depend, so that another learning rate
-    needs no new text, and is written once.
+    The text is written once, and leaves all numbers open on which it does not depend, so that
+    another learning rate needs no new text.
     """
     key = step, n_written, tuple(scalars)
     free = _open.get(key)

@@ -44,7 +44,7 @@ _EXPONENTIALS = {"exp", "expm1", "log1p"}  # the logarithm log1p counts as an ex
 _MUCH = 16
 _MOST_PLANS = 256  # the maximum number of plans that a loop remembers
 _CALLS = 1 << 12  # the number of elements that take as long as the calls of a formula
-_LONG = 3  # the least operations of a formula for which NumPy's calls take longer than the loop's
+_LONG = 3  # the least number of operations for which NumPy's calls take longer than the loop's
 _ROW = 1 << 10  # the assumed length of a row if the arrays do not determine the length
 
 

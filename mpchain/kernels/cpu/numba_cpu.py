@@ -420,7 +420,8 @@ def add_rows(x: Array, rows: Array, ids: Array) -> bool:
     """Adds ``rows[i]`` to row ``ids[i]`` of ``x``, for one i after another, in place.
 
     Returns:
-        whether the rows were added: False for arrays that the loop does not support.
+        whether the rows were added: False for arrays that the loop does not support, and if
+        ``config.kernels`` names kernels.
 
     Raises:
         IndexError: an id is not the index of a row of ``x``.
@@ -442,7 +443,7 @@ def add_rows(x: Array, rows: Array, ids: Array) -> bool:
     return True
 
 
-# numba compiles the functions below. Statistics are summed in double precision; elements are loaded
+# numba compiles the loops below. Statistics are summed in double precision; elements are loaded
 # in the array's dtype.
 
 

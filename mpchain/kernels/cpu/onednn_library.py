@@ -52,7 +52,8 @@ class _Version(ctypes.Structure):
 
 
 class Library:
-    """The loaded library, with an engine and a stream; every call is checked.
+    """The loaded library, with an engine and a stream. Its methods raise RuntimeError if a call
+    fails.
 
     Args:
         path: the path of the shared library.
@@ -62,9 +63,12 @@ class Library:
         sgemm: the function for matrix products, whose arguments must have C's types.
         threads: the number of threads that the library uses.
         lock: the lock that is held while memory of :meth:`arena` is in use.
+        openmp: the OpenMP runtime of the library.
+        engine, stream: the objects of the library that computations need.
+        buffer, begin: the memory of :meth:`arena`, and its address.
 
     Raises:
-        OSError: the library cannot be loaded, or may not use its threads.
+        OSError: the library cannot be loaded, has another version, or may not use its threads.
 
     Example:
         >>> loaded = load()

@@ -136,7 +136,7 @@ class SumKernel(NamedTuple):
 
     def text(self, dtypes: Sequence[str], wide: str, threads: int = _THREADS) -> str:
         """Returns the kernel's text for arrays of the given dtypes, in the order of the parameters,
-        and the maximum number of threads of a block."""
+        for sums of the dtype ``wide``, and for blocks of at most ``threads`` threads."""
         reads, writes, numbers = (names.split() for names in self.parameters)
         types = [ALL_C_TYPES[dtype] for dtype in dtypes]
         words = [f"const {kind}* {name}" for kind, name in zip(types, reads)]
@@ -434,7 +434,7 @@ _COLUMN_SUMS = SumKernel(
 
 
 def sum_columns(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool) -> Array | None:
-    """Sums a CuPy array over its first axes, such as the gradient of a bias.
+    """Sums a CuPy array over its first and other axes, as for the gradient of a bias.
 
     Args:
         x: a contiguous array of half, single or double precision.

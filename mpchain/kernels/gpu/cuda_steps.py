@@ -1,8 +1,8 @@
 """Optimizer steps on GPUs, by one kernel for the arrays of many parameters.
 
 The kernel is CUDA C, written from the trace of the step's body. It does not fuse products with sums
-(FMA), so that it computes the same bits as NumPy, except for single-precision numbers below
-1.2e-38: CuPy compiles all kernels to treat these numbers as zero.
+(FMA), so that it computes the same bits as NumPy, except for single-precision numbers of magnitude
+below 1.2e-38: CuPy compiles all kernels to treat these numbers as zero.
 """
 
 import contextlib
@@ -133,7 +133,7 @@ def take_steps(
         grads: the gradients, all of the same dtype.
         scalars: a function that returns the scalars of ``step``. It is called again before each
             replay of a captured step. Within :func:`guarded`, it is called for each possible number
-            of skipped updates, which is its argument.
+            of skipped updates, which is its argument unless it is 0.
         halves: the half-precision parameters of which ``written`` holds copies in higher precision.
             The step writes these parameters too. Where other code changed them, so that they differ
             from the rounded copies, the step starts from the values of these parameters.
@@ -304,8 +304,9 @@ def find_not_finite(named: Sequence[tuple[str, Array]]) -> tuple[list[str], Arra
         named: names and arrays on the current GPU, of dtype float16, float32 or float64.
 
     Returns:
-        The names, possibly reordered, and an int32 array on the GPU: a flag that is not 0 if any
-        array has such elements, followed by a flag for each name.
+        The names of arrays that have elements, possibly reordered, and an int32 array on the GPU: a
+        flag that is not 0 if an array has elements that are not finite, followed by a flag for each
+        name.
 
     Example:
         >>> names, found = find_not_finite([("/l/W", grad)])  # doctest: +SKIP

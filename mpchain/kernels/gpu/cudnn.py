@@ -12,8 +12,8 @@ shapes, strides and dtypes of the arrays, by the GPU, and by what the configurat
   single precision in products too; with ``"never"``, they are not used;
 * ``kernels`` with ``"cudnn_python"``: engines of the front end itself are used too; they declare no
   numerical notes, so the two settings above do not apply to them;
-* ``kernels`` with ``"cudnn_dropout"``: the generator of cuDNN for the dropout of attention even
-  where draws belong to samples;
+* ``kernels`` with ``"cudnn_dropout"``: cuDNN's generator draws the dropout of attention even where
+  draws belong to samples;
 * ``mpchain.cuda.set_max_workspace_size``: the maximum memory for a call, not counting copies of its
   arrays in the order of axes that the plan needs.
 
@@ -413,7 +413,7 @@ def _add_convolution(library, graph, first, second, open_slot, window):
 
 
 def _add_with_bias(library, graph, x, W, b, open_slot, window):
-    """Adds a convolution and the addition of its bias to the graph, which one kernel computes."""
+    """Adds a convolution and the addition of its bias, which one kernel computes, to the graph."""
     (y,) = _add_convolution(library, graph, x, W, open_slot, window)
     return [graph.bias(input=y, bias=b)]
 
