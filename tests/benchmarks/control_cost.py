@@ -70,7 +70,7 @@ def make_iteration(n_ranks):
 
 
 def make_message(n_ranks):
-    """Returns a function that sends the control message of such an iteration, with its reports."""
+    """Returns a function that sends the control message of an iteration, with its reports."""
     message = ControlMessage(Many(n_ranks))
     counts = [2, True, *[True] * len(list(MLP().params()))]
 

@@ -5,8 +5,8 @@ kernels, ``--least`` the smallest possible number of bytes of each operation. mp
 bytes are counted in a whole step of full size on the double of CuPy; PyTorch's are counted from the
 operations that it dispatches (``tests/benchmarks/paper/theirs.py``).
 ``tests/benchmarks/paper/card.py`` has the constants and their sources. The time of a step is the
-longer of the host's and the GPU's time; on the GPU, a kernel takes the longer of the times for its
-bytes and its operations, and a launch.
+longer of the host's and the GPU's time, and that of a captured step is the time of its graph. On
+the GPU, a kernel takes the longer of the times for its bytes and its operations, and a launch.
 """
 
 import argparse

@@ -5,8 +5,9 @@ of their own. They train a small network for 20 steps with the default communica
 each number of ranks, the program prints these times: until all ranks had imported mpchain and
 initialized MPI, for making communicator and optimizer and the first step, for a step, and until the
 command returned. It also prints the largest of all ranks' private memory, alone and with the share
-of shared memory, of their MPI messages until the end of the first step and in each later step, and
-of their Python calls in a step, including C functions (medians over the steps).
+of shared memory, of their messages (all MPI calls of the main thread that communicate) until the
+end of the first step and in each later step, and of their Python calls in a step, including C
+functions (medians over the steps).
 """
 
 import argparse

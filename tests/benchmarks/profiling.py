@@ -65,8 +65,8 @@ def serve(questions, cpu, is_on, size):
 
 @contextlib.contextmanager
 def served(*arguments):
-    """Context manager: yields a function that sends a request to a process, which ends with the
-    block."""
+    """Context manager: yields a function that sends a request to a process, and returns the answer.
+    The block must send the last request, 0, because its end waits for the end of the process."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=serve, args=(there, *arguments), daemon=True)
@@ -98,7 +98,8 @@ def compare_pair(cpu, size, batch, wanted):
 
 
 def compare(pairs, size, batch, wanted=None):
-    """Prints the comparison; a batch size is chosen so that a step takes ``wanted`` seconds."""
+    """Prints the comparison; if ``wanted`` is given, a batch size is chosen so that a step takes
+    that many seconds."""
     cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
     means, before, faults = [], [], []
     for i in range(pairs):

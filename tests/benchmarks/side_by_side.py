@@ -48,7 +48,8 @@ for line in sys.stdin:
 
 
 def interpreter(library):
-    """Returns the Python of a library; MPCHAIN_TEST_CHAINER_PYTHON names Chainer's."""
+    """Returns the Python of a library; MPCHAIN_TEST_CHAINER_PYTHON names Chainer's, which
+    is None if the variable is not set."""
     if library == "chainer":
         return os.environ.get("MPCHAIN_TEST_CHAINER_PYTHON")
     return sys.executable
@@ -61,7 +62,8 @@ class Worker:
         library (str): the library whose interpreter runs the workload.
         workload (str): Python text that defines ``step()``.
         threads (int): number of threads of its kernels.
-        clock (str): ``cpu_time`` or ``wall_time``; by default CPU time for one thread.
+        clock (str): ``cpu_time`` or ``wall_time``; by default CPU time for one thread,
+            and wall time for more.
         n_first (int): steps before the first turn.
         environment (dict): more variables.
         keeps_memory (bool): whether mpchain keeps freed memory, as in a Trainer.

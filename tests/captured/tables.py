@@ -154,8 +154,8 @@ def _copied(values):
 
 
 def _seeds(has_equal_data, rank):
-    """Returns the seeds of the calls: a second rank has other data, and one more call with equal
-    data."""
+    """Returns the seeds of the calls: a second rank has other data and, if the first calls have
+    equal data, one more of these calls."""
     n_equal = N_EQUAL * has_equal_data
     seeds = [max(i - n_equal - rank * has_equal_data, 0) for i in range(1, n_equal + N_CALLS + 1)]
     return [N_CALLS - seed for seed in seeds] if rank % 2 else seeds
@@ -342,7 +342,7 @@ def _with_shuffled_rows(x, random):
 
 def _with_labels(case):
     """Returns the function of a row with labels as arguments, and a function that draws all
-    arguments; None if there are no labels.
+    arguments; None if there are no labels, or if they cannot be shuffled.
 
     Labels are shuffled, or only their rows if not every order is valid, as with boxes.
     """
@@ -401,8 +401,8 @@ def tables_of_functions() -> dict[str, list[Row]]:
 
 
 def cases_of_functions(table: str, rows: list[Row]) -> list[Case]:
-    """Returns the cases of a table: each row with orders 1 and 2, and again with labels that
-    vary."""
+    """Returns the cases of a table: each row with orders 1 and 2, or 0 if it has no derivatives,
+    and if it has labels, again with labels that vary."""
     cases = []
     for case in rows:
         for order in (1, 2) if case.orders else (0,):
@@ -504,7 +504,8 @@ def tables_of_links() -> dict[str, list]:
 
 
 def cases_of_links(table: str, rows: list) -> list[Case]:
-    """Returns the cases of a table: each link is trained, also with gradients of gradients."""
+    """Returns the cases of a table: each link is trained, and if it has second derivatives,
+    also with gradients of gradients."""
     return [
         _link_case(case, table, order)
         for case in rows

@@ -335,7 +335,7 @@ def test_arrays_that_are_changed_in_part():
 
 
 class TestChanges:
-    """These values may change between replays."""
+    """The values that these tests change may change between replays."""
 
     def test_each_shape_is_recorded(self):
         models = [perceptron(), perceptron()]

@@ -500,7 +500,7 @@ class TestFallback:
 
 
 class TestChanges:
-    """These values may change between replays."""
+    """The values that these tests change may change between replays."""
 
     def test_each_shape_has_a_graph(self):
         models = [perceptron(), perceptron()]

@@ -55,7 +55,7 @@ def trained(captured, is_read=True, same=0, n_steps=9):
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-# The first calls get equal arguments, so the comparison comes later.
+# With 5, the first calls get equal arguments, so the comparison comes later.
 @pytest.mark.parametrize("same", [0, 5])
 def test_replays_exchange_once_in_each_call(is_read, same):
     model, losses, sent, _ = trained(False, is_read, same)

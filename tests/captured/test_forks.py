@@ -14,7 +14,7 @@ from mpchain import links as L
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_the_child_records_anew():
-    """Before, the child found a lock that no thread would release, and never replayed."""
+    """Otherwise, the child would find a lock that no thread releases, and would never replay."""
     model = L.Linear(3, 2)
     is_inside, may_leave = threading.Event(), threading.Event()
 

@@ -276,7 +276,7 @@ def test_arrays_of_the_program_are_told_apart_as_always():
 
 
 class TestUnseen:
-    """Results of operations that no recorder sees are noticed by the state that they change."""
+    """Operations that no recorder sees are noticed by the state that they change."""
 
     def check(self, function, reason):
         step = mpchain.capture(function)

@@ -313,7 +313,7 @@ def test_gradients_that_hooks_change_now_and_then():
 
 
 class TestObjects:
-    """These objects are replaced between calls."""
+    """Tests objects that the program replaces between calls."""
 
     def test_links_and_parameters(self):
         def make():

@@ -1,4 +1,5 @@
-"""Captured rows of all tables of the suite compute what they compute eagerly, or say why not.
+"""Captured rows of all tables of the suite compute what they compute eagerly, and if they are not
+replayed, the reason is given.
 
 ``python -m tests.tools.captured_tables`` prints how many rows of each table are replayed.
 """

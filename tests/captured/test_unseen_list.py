@@ -1,4 +1,5 @@
-"""Tests each row of the guide's list of operations that captured steps cannot see."""
+"""Tests each row of the list, in ``docs/guides/performance.md``, of operations that captured steps
+cannot see."""
 
 import dataclasses
 import itertools

@@ -43,7 +43,8 @@ def model_of(n_out=3, seed=0):
 
 
 def trained(link, loss_of, optimizer=None):
-    """Returns a step that trains a link with the loss that a function returns."""
+    """Returns a step that trains a link with the loss that a function returns, and a function that
+    returns its parameters and gradients."""
     optimizer = (optimizers.SGD(0.1) if optimizer is None else optimizer).setup(link)
 
     def step(x, t):
@@ -591,7 +592,7 @@ def moving_average_of_an_object():
 
 
 class Averaging(mpchain.Chain):
-    """A chain that stores a moving average and its latest output."""
+    """A chain that stores a moving average of its inner link's outputs, and subtracts it."""
 
     def __init__(self, is_persistent):
         super().__init__()

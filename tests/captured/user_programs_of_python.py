@@ -295,7 +295,8 @@ def counter_of_a_module():
 
 
 class Counted:
-    """A callable object that stores the number of its calls and its latest result in slots."""
+    """A callable object that stores the number of its calls and an array of the latest call in
+    slots."""
 
     n_calls = 0
     __slots__ = ("latest", "n")
@@ -612,7 +613,7 @@ def own_declaration_that_writes():
 
 
 class Standardized(mpchain.Chain):
-    """Stores the range of its inputs, as an array and as a number."""
+    """Stores the largest magnitudes of its inputs, an array, and how many it has seen, a number."""
 
     def __init__(self):
         super().__init__()

@@ -1,5 +1,5 @@
-"""Tests private state and names that old programs use; each name was missing in at least one
-program."""
+"""Tests private state and names that old programs use; for lack of each, at least one
+program failed."""
 
 import importlib
 

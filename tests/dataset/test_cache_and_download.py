@@ -192,7 +192,7 @@ def test_several_processes_download_once(server):
 
 
 def leftovers(root):
-    """Returns the endings of the files in the cache."""
+    """Returns the endings of the files in the cache, except for locks."""
     names = sorted(os.listdir(root / "_dl_cache"))
     return [name[64:] for name in names if not name.endswith(".lock")]
 

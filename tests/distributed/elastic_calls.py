@@ -151,7 +151,7 @@ class Calls:
             self.expect(x, self.values(i, [rank]))
 
     def isend(self, i):
-        """Tests isend and improbe, in a ring."""
+        """Tests isend and issend, in turns, and improbe, in a ring."""
         after, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
         send = (self.mpi_comm.isend, self.mpi_comm.issend)[i % 2]
         request = send(self.object(i), after, 0)

@@ -329,7 +329,7 @@ def _options(name):
 
 def _outcome(trainer, updater):
     log = trainer.get_extension("LogReport").log
-    # These keys contain times.
+    # The keys that are left out contain times.
     keys = {key for entry in log for key in entry if not key.startswith("ranks/")}
     keys = sorted(keys - {"elapsed_time"})
     arrays = {f"log/{key}": np.array([entry.get(key, np.nan) for entry in log]) for key in keys}

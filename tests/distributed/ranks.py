@@ -105,8 +105,8 @@ def end(process):
 
 
 def report(status, outputs, own_output):
-    """Returns the outputs to show after a failed run: the output of the first failed rank, then
-    mpirun's."""
+    """Returns the outputs to show after a failed run: the output of the first rank whose output
+    shows a failure, or else of rank 0, then mpirun's."""
     signs = " failed", "Error", "Fatal Python error"
     failing = [r for r, text in enumerate(outputs) if any(sign in text for sign in signs)] or [0]
     ended = "went past its time limit" if status is None else f"exit status {status}"

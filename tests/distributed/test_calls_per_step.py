@@ -27,7 +27,8 @@ LOCAL = {"Is_inter", "Is_intra", "Get_rank", "Get_size", "Get_group", "Free", "p
 
 
 def counting_class(calls):
-    """Returns a class of MPI communicators that counts the calls of its methods by name."""
+    """Returns a class of MPI communicators that counts the main thread's calls of its methods by
+    name, and the bytes of Isend."""
     from mpi4py import MPI
 
     def counted(name):

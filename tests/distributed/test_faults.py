@@ -140,7 +140,7 @@ def expected():
     ],
 )
 def test_training_goes_on_after(name, n_after, expected):
-    """``python -m tests.tools.faults`` runs this many times, at random moments."""
+    """``python -m tests.tools.faults`` makes this check many times, at random moments."""
     plan = {"rank": 1, "iteration": 8, "delay": 0.001}
     faults.check(name, 2, n_after, 2, expected, plan)
 

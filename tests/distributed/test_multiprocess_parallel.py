@@ -1,4 +1,4 @@
-"""Tests MultiprocessParallelUpdater, with a CPU for each process."""
+"""Tests MultiprocessParallelUpdater, most often with the CPU as the device of each process."""
 
 import gc
 import multiprocessing

@@ -237,7 +237,8 @@ def test_evaluator_with_an_evaluate_of_its_own(comm):
 
 
 def test_ranks_that_run_out_of_data(comm):
-    """Each rank has a different number of samples; a batch is what the ranks have left."""
+    """Up to three ranks have different numbers of samples; a batch has samples of the ranks that
+    have some left."""
     data = [dataset(20)[4 * r * r : 4 * r * r + 2 + 4 * r] for r in range(min(comm.size, 3))]
     data += [dataset(3)[:]] * (comm.size - len(data))
     np.random.seed(6)

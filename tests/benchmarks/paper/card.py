@@ -80,7 +80,8 @@ class Step(NamedTuple):
     n_bytes = property(lambda self: sum(k.n_bytes for k in self.kernels))
 
     def seconds(self, is_captured: bool = False) -> float:
-        """Returns the time of the step: the longer of GPU and host."""
+        """Returns the time of the step: the longer of GPU and host or, if it is captured, the time
+        of its graph."""
         work = sum(k.seconds() for k in self.kernels)
         if is_captured:
             return GRAPH + work + NODE * len(self.kernels)

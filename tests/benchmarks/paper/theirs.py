@@ -224,7 +224,8 @@ def _lstm():
 
 
 def _optimizer(name, n_parameters, n_arrays):
-    """Returns the kernels of a fused optimizer, and of the scaler that searches for infinity."""
+    """Returns the kernels of a fused optimizer and, for ResNet-50, of the scaler that searches for
+    infinity."""
     n_states = 2 if name.startswith("GPT-2") else 1 if name == "ResNet-50" or name == "MLP" else 0
     n_bytes = 4 * n_parameters * (3 + 2 * n_states)
     n_launches = -(-n_arrays // 36)  # torch's multi_tensor_apply takes 36 tensors of four lists

@@ -1,4 +1,4 @@
-"""Networks for images and sound of other kinds than classifiers by plain convolutions."""
+"""More networks, most of them convolutional, for images, sound and sequences."""
 
 import common
 import numpy as np

@@ -53,7 +53,8 @@ class Listed(Both):
 
 
 class Mine(CommunicatorBase):
-    """A communicator that sends by another communicator, and records how gradients are averaged."""
+    """A communicator that sends by another communicator, and records calls that average
+    gradients or send a model."""
 
     def __init__(self):
         super().__init__()

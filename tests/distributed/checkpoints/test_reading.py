@@ -103,8 +103,8 @@ def make_link(**values):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_persistent_values_that_differ_between_ranks(tmp_path, n, dtype):
-    """A value becomes the mean over three ranks, of which two have the same value; a counter
-    becomes the largest."""
+    """On another number of ranks, a value becomes the mean over the three ranks that saved it, of
+    which two have the same value; a counter becomes the largest."""
     held = np.array([[0.1, -1, 1e4], [0.3, 1, 2e4], [0.3, 1, 2e4]], dtype)
     counts = [7, 9, 8]
     save_as(

@@ -240,7 +240,8 @@ def test_many_ranks_take_turns(on_hosts):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_sparse_sums(on_hosts, dtype):
-    """Sparse sums have the same bits as exact sums, also if a rank has only zeros."""
+    """Sparse sums equal exact sums up to rounding, and have the same bits on all ranks, also if a
+    rank has only zeros."""
     n = 5000
     exact, sparse = on_hosts.make_buffers([(n, dtype)] * 2)
     for step in range(3):

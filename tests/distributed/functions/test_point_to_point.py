@@ -240,7 +240,7 @@ def test_an_empty_variable_can_start_backward():
 
 
 def unlike(error, receiver, expected, sender, sent):
-    """Returns whether an error names the expected and the sent message, and both lines."""
+    """Checks that an error names the expected and the sent message and both lines; returns True."""
     first, *lines = str(error).split("\n")
     assert re.fullmatch(r"(send|recv): the receiver expects another message:", first)
     for line, begin in zip(

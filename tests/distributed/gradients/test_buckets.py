@@ -379,8 +379,8 @@ class Never:
 
 
 def test_the_first_bucket_on_gpus_is_small(comm):
-    """The sum of the first bucket begins early; other buckets have 25 MiB, or one larger
-    parameter."""
+    """The sum of the first bucket begins early; other buckets have up to 25 MiB, or one
+    larger parameter."""
     if comm.size == 1 or not on_gpus():
         pytest.skip("needs several ranks with GPUs")
     n = 2**17  # the number of elements in half a MiB

@@ -254,8 +254,8 @@ def test_ranks_that_do_not_divide_the_micro_shards(comm):
 
 @pytest.mark.parametrize("n_more", [0, 1])
 def test_batches_that_are_divided_otherwise(comm, n_more):
-    """Batches of equal size on each rank have other micro-shards than the whole batch, so there is
-    a warning."""
+    """Batches of equal size on each rank have other micro-shards than the whole batch, so rank 0
+    of several ranks warns."""
     model, x = L.Linear(2, 1), np.ones((5 * comm.size, 2), "float32")
     options = {"reproducible": True, "micro_shards": 2 * comm.size + n_more}
     with create_communicator("naive", comm.mpi_comm, **options) as made:

@@ -20,7 +20,7 @@ N_STEPS = 6
 
 
 class Two(Chain):
-    """A model whose second layer is initialized by its first use."""
+    """A model whose second layer is initialized by its first use if ``n_hidden`` is None."""
 
     def __init__(self, n_hidden=4):
         super().__init__()

@@ -68,7 +68,7 @@ def batch_of(i, rank):
 
 
 def trained(comm, name, is_captured):
-    """Trains a layer; returns W, the gradient of W and b after each call, and the last reason."""
+    """Trains a layer; returns W, its gradient, and b after each call, and the last reason."""
     with mpchain.using_config("dtype", np.float64):
         link = L.Linear(5, 4, initialW=np.random.RandomState(1).randn(4, 5))
     optimizer = create_multi_node_optimizer(optimizers.MomentumSGD(0.05), comm).setup(link)

@@ -77,7 +77,7 @@ class Model(MLP):
             layer.W.array[...] = random.normal(size=layer.W.shape) * 0.5
 
     def steps(self, seq):
-        """(N, C, T)"""
+        """Returns the scores of all time steps, of shape (N, C, T)."""
         y = self(seq.reshape(-1, D))
         return F.swapaxes(F.reshape(y, (len(seq), -1, C)), 1, 2)
 
@@ -193,8 +193,8 @@ def expected(name):
 
 
 def divisions(size, n=N):
-    """Yields the ends of the ranks' parts: equal parts, most samples on the first rank, none on the
-    last, or none on the first."""
+    """Yields the ends of the ranks' parts: equal parts, and on several ranks also most samples on
+    the first rank, none on the last, or none on the first."""
     yield np.arange(size + 1) * n // size
     if size > 1:
         yield np.r_[0, n - 2 * (size - 1) + np.arange(size - 1) * 2, n]
@@ -601,7 +601,7 @@ def test_weights_that_accumulate(comm):
 @pytest.mark.parametrize("accumulation", [1, 3, None])
 @pytest.mark.parametrize("n", [N, 2])
 def test_weights_of_updaters(comm, accumulation, n):
-    """None stands for micro-shards."""
+    """An accumulation of None stands for micro-shards."""
     if accumulation is None:
         comm = Communicator() if comm.size == 1 else comm.renewed()
         comm.micro_shards, accumulation = 2 * comm.size, 1
@@ -656,7 +656,7 @@ def test_weights_of_nothing_at_all(comm):
 
 
 def test_a_weight_of_zero_on_one_rank(comm):
-    """The rank computes no loss, but takes part in the collectives of the other ranks."""
+    """All ranks but rank 0 have weight 0; they compute no loss, but join in its collectives."""
 
     def train(comm, mine):
         data, model = Data(), Model()

@@ -123,8 +123,8 @@ def test_a_generator_for_initial_values_is_used(comm):
 
 
 class Stateful(Chain):
-    """A model that stores what it gets in a persistent array, a persistent number and an
-    attribute."""
+    """A model that counts its calls in a persistent array and in a persistent number, and stores
+    its latest output in an attribute."""
 
     def __init__(self, log):
         super().__init__()

@@ -29,7 +29,7 @@ four = mpchain.Variable(np.array(4, "f"))
 
 
 def nonlinear(loss, n=N):
-    """Returns the label of the function that prevents ranks from averaging a loss."""
+    """Returns the label of the function that prevents ranks from averaging a loss, or None."""
     reason = why_not_averaged(SampleGraph(loss, n)) or ""
     return next(iter(re.findall(r"\((\w+)\)", reason)), None)
 

@@ -86,7 +86,8 @@ def _assert_alike(model, expected):
 
 @pytest.mark.parametrize("lazy", SIZES)
 def test_no_step_is_lost(comm, lazy):
-    """The first update equals the update of one process, for all seeds of the ranks."""
+    """All updates, also the first, equal those of one process, although the ranks have different
+    seeds."""
     of_model, of_gradients = _split(comm)
     np.random.seed(comm.rank)
     model = Half(of_model, SIZES[lazy])
@@ -105,7 +106,8 @@ def test_no_step_is_lost(comm, lazy):
 
 @pytest.mark.parametrize("lazy", SIZES)
 def test_a_step_with_unlike_values_is_skipped(comm, lazy):
-    """Halves that draw from their own generators skip one step with a warning."""
+    """Lazy halves that draw from the ranks' own generators skip one step with a warning, if there
+    are several pairs of ranks."""
     of_model, of_gradients = _split(comm)
     np.random.seed(5)
     model = Half(of_model, SIZES[lazy])

@@ -1,4 +1,5 @@
-"""Tests the return to a copy of the state, on one rank that imitates the loss of other ranks."""
+"""Tests the return to a copy of the state, on one rank that imitates the loss of other ranks, and
+copies on ranks that threads imitate."""
 
 import concurrent.futures
 import contextlib

@@ -50,7 +50,8 @@ class Ranks:
             end_gpu_work()
 
     def pass_time(self, seconds, alive=None):
-        """Lets time pass, while the watchdog threads of some ranks run."""
+        """Lets time pass, while the watchdog threads of the ranks ``alive`` run (by default of all
+        ranks), until one has reported."""
         period = detection.period_of(TIMEOUT)
         end = self.clock.now + seconds
         while self.clock.now < end:
