@@ -1,4 +1,4 @@
-"""Runs the examples of the documents that mpchain implements, and compares the printed values."""
+"""Runs the examples of guides, release notes and articles about Chainer; checks the results."""
 
 import math
 

@@ -17,8 +17,8 @@ GUIDES = ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"]
 DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
 GUIDES += [p.relative_to(ROOT).as_posix() for p in DECISIONS if p.name != "README.md"]
 FOLDERS = "mpchain launch tests examples .ci .github"
-# For each circle of imports that the guide explains, one of its files. Imports for type checkers
-# count.
+# For each circle of imports that ARCHITECTURE.md explains, one of its files. Imports for type
+# checkers count.
 CIRCLES = {"launch.job", "mpchain.distributed.watch.watchdog", "mpchain.training.trainer"}
 CIRCLES |= {"mpchain.variable"}
 

@@ -22,7 +22,8 @@ SOFTMAX = np.exp(Y.astype(float)) / np.exp(Y.astype(float)).sum(1, keepdims=True
 
 
 def value(metric, y=Y, t=T, n_batches=4):
-    """Returns the value of a metric for batches of different lengths."""
+    """Returns the value of a metric, or its several values by name, for batches of different
+    lengths."""
     meter = metrics.Meter({"it": metric})
     bounds = [len(t) * i * i // n_batches**2 for i in range(n_batches + 1)]
     for begin, end in itertools.pairwise(bounds):

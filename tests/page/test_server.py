@@ -212,7 +212,7 @@ def test_connections_are_limited(serve):
 @needs_tornado
 @pytest.mark.slow
 def test_files_run_out(serve):
-    """Before, an error was printed in each microsecond for each connection, forever."""
+    """The server answers where it can, and prints no error while it has no free files."""
     limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))"
     served = serve(settings=f"server.TIME_TO_WAIT = 0.02; {limit}")
     connections = _half_requests(served, 60)

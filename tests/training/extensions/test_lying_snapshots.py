@@ -121,7 +121,7 @@ def test_a_lie_is_refused_by_name(lie, tmp_path, time_limit, key, change, match)
     trainer = make_trainer(tmp_path / "new")
     with pytest.raises(SerializationError, match=rf"load_npz: {path}: .*{match}"):
         load_npz(path, trainer)
-        trainer.run()  # before, NumPy crashed, or the iterator did not end
+        trainer.run()  # without the error, NumPy may crash, or the iterator not end
 
 
 def test_iterators_that_look_ahead_refuse_the_same(lie, tmp_path, time_limit):
