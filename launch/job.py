@@ -50,13 +50,18 @@ class Job:
 
     Attributes:
         cause: The lines of the traceback of the rank that failed first, without prefix.
+        has_terminal: Whether standard output and error are a terminal that can redraw lines.
         is_final: Whether the job must not be restarted, because the user ended it, its time was
             over, or its output could not be written.
+        logs: The `LogFiles` of the ranks.
+        loop: The `Loop` that serves the job's events.
         losses: The `Losses`: the ranks that were lost while the job continues.
         merger: The `Merger` that shows the output of the ranks.
         ranks: Maps the number of each rank whose supervisor has introduced itself to its `Rank`.
         starter_stopped: The `Loop.time` at which mpirun was stopped; None if it runs.
         standstill: The `Standstill` that watches the job.
+        stdout, stderr: The `Screen` of each; the same object if `has_terminal`.
+        token: The bytes by which supervisors prove that they belong to this job.
         verdict: The reason why the job is being ended, and the exit code; None if it is not.
 
     Example:

@@ -94,7 +94,7 @@ KNOWN = [
      "Slurm's plug-in for PMIx lacks its library, or finds another version", "start by mpirun "
      "(--mpi openmpi), or have libpmix of its version installed where the plug-in looks for it"),
     (rb"PMIX ERROR: [A-Z-]+ in file [^\n]*(?:dstore|pmix_esh|gds_ds[0-9]+_lock)", *_SEGMENTS),
-    # These messages of PMIx come last, because others are more specific.
+    # These messages come after all others of PMIx, because those are more specific.
     (rb"PMIX ERROR:|pmixp?_[a-z_]*dmdx",
      "the PMIx of mpirun or Slurm does not understand the PMIx of the MPI library",
      "use mpirun and the library from one installation, also in a container; within Slurm, try "

@@ -106,6 +106,7 @@ class Channel:
 
     Attributes:
         longest: The longest payload of a message; a longer payload ends the connection.
+        open: Whether neither side has closed the connection.
 
     Example:
         >>> from .loop import Loop

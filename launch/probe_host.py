@@ -49,7 +49,8 @@ def mpi() -> str:
 
 
 def cuda_aware() -> str:
-    """Returns "yes" or "no": whether the MPI library accepts arrays on GPUs; empty without GPUs.
+    """Returns "yes" or "no": whether the MPI library accepts arrays on GPUs; "unknown" if it does
+    not say, and an empty string without GPUs.
 
     Example:
         >>> cuda_aware()  # doctest: +SKIP

@@ -43,6 +43,7 @@ class Rank:
         number: The rank; None before its supervisor has introduced itself.
         place: The number under which the rank is shown: the number of a lost rank that it replaced,
             or its own.
+        channel: The `Channel` to the supervisor.
         host: Name of the host.
         process: Process id of the supervisor.
         bound: The cores to which the program is bound, or the reason why it is not bound; empty if
@@ -52,6 +53,7 @@ class Rank:
         awake: The `Loop.time` at which the program last woke up again and again, as if it was
             receiving.
         moved: The `Loop.time` at which the program was last seen not to be stopped (SIGSTOP).
+        is_stopped: Whether the program was stopped (SIGSTOP) when its state was last reported.
         phase: The latest startup phase that the program has begun, as in start_program.py, or 0.
         done: Whether the program is over and did not fail; only MPI_Finalize may be left.
         code: Exit code of the program, -n if signal n killed it, None before its end.

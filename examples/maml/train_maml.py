@@ -41,7 +41,7 @@ class Net(mpchain.ChainList):
 
 
 class Maml(mpchain.Chain):
-    """Computes the loss after adaptation, and reports the loss before adaptation."""
+    """Computes the loss after adaptation, and reports the losses before and after adaptation."""
 
     def __init__(self, net: Net, lr: float, n_steps: int, first_order: bool):
         super().__init__()

@@ -65,7 +65,8 @@ def cube(x: Array | Variable) -> Variable:
 
 
 def check() -> None:
-    """Compares derivatives of first, second and third order with finite differences."""
+    """Compares derivatives of first, second and third order with finite differences; for affine,
+    only those of first order."""
     random = np.random.RandomState(0)
     x, gy, ggx = random.uniform(-2, 2, (3, 4, 3))
     W = random.uniform(-1, 1, (2, 3))

@@ -106,8 +106,8 @@ def main() -> None:
     optimizer = mpchain.create_multi_node_optimizer(optimizers.Adam(alpha=0.01), comm).setup(model)
     updater = MultiNodeUpdater(batches, optimizer, comm)
     trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out)
-    # Each rank has seen different samples. The mean over the ranks equals one process's value,
-    # since the ranks have equally many samples.
+    # Each rank has seen different samples. The mean over the ranks equals one process's value if
+    # the ranks have equally many samples.
     trainer.extend(AllreducePersistent(model, comm), trigger=(1, "iteration"))
     extensions.standard_reports(
         trainer, ["epoch", "main/loss", "elapsed_time"], snapshots=(1, "epoch"), arguments=args

@@ -29,7 +29,8 @@ PADDING = -1  # the id of padding and unknown words
 
 
 class Words(mpchain.Chain):
-    """A link that returns a vector for each word of texts (N, length); padding has the vector 0."""
+    """A link that returns a vector for each word of texts (N, length); padding and unknown words
+    have the vector 0."""
 
     def __init__(self, n_words: int, n_units: int):
         super().__init__()

@@ -56,6 +56,10 @@ class Plan:
         reason: the reason why the step cannot be replayed, or None.
         reads: the ids of places whose values the previous step left and this step reads.
         n_bytes: the size of the memory of all results, in bytes.
+        outside: the arrays of the state that the step reads or changes, except ``inputs``; absent
+            if there is a ``reason``.
+        result: the step's result, in the memory of the plan; None if there is a ``reason``.
+        final_grads: pairs of a parameter and the gradient that it has after a replay.
     """
 
     def __init__(self, recorder: Recorder, inputs: list[np.ndarray], result: object):
