@@ -312,7 +312,8 @@ def import_from(monkeypatch):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item):
-    """Fails a test in which a GPU's memory was used without a defined order of streams."""
+    """Fails a test in which memory of the imitated GPU was used without a defined order of
+    streams."""
     result = yield
     if item.config.option.gpu == "double":
         import cupy

@@ -10,9 +10,9 @@ returns a loss, the losses of the first two steps must agree. These variants are
 * ``chainer`` if MPCHAIN_TEST_CHAINER_PYTHON names a Python that has it.
 
 ``--ranks`` adds the times of two ranks (see :mod:`tests.benchmarks.two_ranks`), and ``--out
-RESULTS.md`` writes the tables with the machine and the date. The operations of PyTorch's matrix
-products are also counted: a share is the part of the machine's peak of products that a step
-reached.
+RESULTS.md`` writes the tables with the machine and the date. On some workloads, the operations
+of PyTorch's matrix products and convolutions are also counted: a share is the part of the machine's
+peak of products that a step reached.
 """
 
 import argparse

@@ -33,7 +33,8 @@ def batch_of(i, n=6):
 
 
 def trained(captured, is_read=True, same=0, n_steps=9):
-    """Trains with a mean over the labels that count on all ranks; returns what it observed."""
+    """Trains with a mean over the labels that count on all ranks; returns the model, the losses,
+    what was sent, and the reasons."""
     model, ranks = perceptron(), OtherRanks()
     optimizer = optimizers.SGD(0.1).setup(model)
 

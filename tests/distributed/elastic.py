@@ -7,8 +7,8 @@ themselves, at moments drawn from those of the training without losses. Other ra
 this process at any time, most often within MPI. Faults are drawn again if training ended before all
 of these ranks were lost. The program fails if losses, parameters or running averages differ by more
 than 1e-12, relative to the largest number of each array; with a reproducible communicator, if they
-differ at all. With ``--nccl BINDING``, each rank has an imitated GPU, and the double of NCCL sums
-the gradients.
+differ at all, except for results of evaluators. With ``--nccl BINDING``, each rank has an imitated
+GPU, and the double of NCCL sums the gradients.
 """
 
 import argparse

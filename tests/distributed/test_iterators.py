@@ -54,7 +54,7 @@ def test_batches_are_those_of_one_process(comm, batch_size, options):
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7])
 def test_iterators_that_look_ahead(comm, batch_size):
-    """These iterators read only this rank's samples, read ahead, and resume in mid-epoch."""
+    """Iterators that look ahead read only this rank's samples, and can be resumed in mid-epoch."""
     read = []
 
     class Dataset(list):

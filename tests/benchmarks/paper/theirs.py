@@ -1,7 +1,7 @@
 """Counts PyTorch's steps from the operations that it dispatches, without a GPU and without data.
 
 Fake tensors have only shapes. Differences of CUDA are added: autocast's casts to single precision,
-dropout in one kernel, attention and fused optimizers in one kernel each, and cuDNN's LSTM.
+dropout in one kernel, attention in one kernel forward, fused optimizers, and cuDNN's LSTM.
 """
 
 import math

@@ -100,7 +100,7 @@ def test_narrow_between_hosts(on_hosts, wire_dtype, bits):
     assert len({y.tobytes() for y in on_hosts.allgather(x)}) == 1
     error = abs(x / expected - 1).max()
     if on_hosts.inter_size == 1:
-        assert error < 1e-6  # no data is sent
+        assert error < 1e-6  # no data is sent between hosts
     else:
         assert 2.0 ** -(bits + 4) < error < 2.0 * 2.0**-bits
 

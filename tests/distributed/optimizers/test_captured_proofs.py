@@ -39,7 +39,8 @@ class Total:
 
 
 def trained(comm, captured, batches, n_steps=10, exchange=None, own_loss=None):
-    """Trains a model; returns its parameters, the messages, and the reasons of each step."""
+    """Trains a model; returns its parameters and a running mean, the messages, and the reason after
+    each step."""
     model, total = perceptron(), Total(comm)
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.02), comm).setup(model)
 

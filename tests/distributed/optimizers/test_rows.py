@@ -30,7 +30,7 @@ def _in_float64():
 
 
 class Model(Chain):
-    """A linear layer."""
+    """A linear layer, and log-scales of noise on its weights."""
 
     def __init__(self):
         super().__init__()

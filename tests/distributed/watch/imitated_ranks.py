@@ -50,8 +50,8 @@ class Ranks:
             end_gpu_work()
 
     def pass_time(self, seconds, alive=None):
-        """Lets time pass, while the watchdog threads of the ranks ``alive`` run (by default of all
-        ranks), until one has reported."""
+        """Lets time pass; until a first report, the watchdog threads of the ranks ``alive`` run (by
+        default, of all ranks)."""
         period = detection.period_of(TIMEOUT)
         end = self.clock.now + seconds
         while self.clock.now < end:
