@@ -203,7 +203,8 @@ class ParameterTree(DeviceResident):
 
         Args:
             name: the attribute that holds the parameter.
-            shape: the parameter's shape; None leaves it uninitialized.
+            shape: the parameter's shape; None means the shape of ``initializer`` if this is an
+                array, and otherwise leaves the parameter uninitialized.
             dtype: the parameter's dtype, unless the initializer has one.
             initializer: initializer, number, or array, which becomes the parameter's array; None
                 fills with NaN.
@@ -308,7 +309,8 @@ class ParameterTree(DeviceResident):
         yield from self._child_links()
 
     def namedlinks(self, skipself: bool = False) -> "Iterator[tuple[str, ParameterTree]]":
-        """Yields pairs of path and link: this link with the path ``'/'``, then its descendants."""
+        """Yields pairs of path and link: this link with the path ``'/'``, unless ``skipself`` is
+        True, then its descendants."""
         if not skipself:
             yield "/", self
         for name, child in self._named_children():
@@ -334,7 +336,7 @@ class ParameterTree(DeviceResident):
         return self._named_children()
 
     def links(self, skipself: bool = False) -> "Iterator[ParameterTree]":
-        """Yields this link and its descendants."""
+        """Yields this link, unless ``skipself`` is True, and its descendants."""
         for _, link in self.namedlinks(skipself):
             yield link
 

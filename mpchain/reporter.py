@@ -86,7 +86,7 @@ class Reporter:
         Args:
             values: the reported values, by name.
             observer: the object that reports the values. Its name and a slash are put before each
-                name.
+                name; None leaves the names unchanged.
 
         Raises:
             KeyError: the observer has no name.

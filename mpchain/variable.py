@@ -83,7 +83,8 @@ def as_variable(obj: "Variable | Array") -> "Variable":
 
 
 own_grad = operator.attrgetter("_grad")
-"""Returns a Variable's gradient array; None if the gradient has become a Variable."""
+"""Returns a Variable's gradient array; None if there is no gradient, or if the gradient has become
+a Variable."""
 
 
 def set_grads(grads: Iterable[tuple["Variable", Any]]) -> None:
@@ -688,8 +689,9 @@ class Parameter(Variable):
         initializer: an Initializer (a callable that fills an array in place), a scalar, or an
             array, which becomes the parameter's array; None fills the array with NaN, so that a
             forgotten initialization is visible.
-        shape: the shape, an int or a tuple; None leaves the parameter uninitialized until
-            :meth:`initialize` is called.
+        shape: the shape, an int or a tuple; None means the shape of ``initializer`` if this is an
+            array, and otherwise leaves the parameter uninitialized until :meth:`initialize` is
+            called.
         name: the name that graphs and messages show.
 
     Attributes:

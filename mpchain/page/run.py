@@ -26,7 +26,7 @@ _FACTS_OF_JOB = {
     "n": int,
     "samples": float,  # the recent number of samples per second
     "start": int,  # the value is 1 at the start, and 2 after the first restart
-    "state": str,  # the state is runs, stopping, finished, failed or lost
+    "state": str,  # the state is runs, stopping, finished, failed, stopped or lost
     "text": str,
     "title": str,
 }

@@ -81,8 +81,8 @@ class Recorder(Observer):
         targets: the links that optimizers update, by id.
         operations: :class:`Operation` s that have ended.
         memory: tuples (time, resident bytes of the process, used bytes of CuPy's memory pool).
-        open: kinds of the spans that have not ended, except links and calls; inside such a span, no
-            other span of its kind is recorded.
+        open: kinds of the spans that have not ended, except links, calls and progress of
+            operations; inside such a span, no other span of its kind is recorded.
         n_steps: number of steps that have ended.
 
     Example:

@@ -30,8 +30,8 @@ def profile(
 
     Args:
         file: path of the ``.json`` file to which rank 0 writes the trace of all ranks at the end,
-            with the table beside it as ``.txt``. None writes no file; as an extension, it means
-            ``trace.json`` in the trainer's folder.
+            with the table beside it as ``.txt``. None writes no file. As an extension, a relative
+            path is in the trainer's folder, and None means ``trace.json`` there.
         comm: the ranks, all of which must profile. None means only this process; as an extension,
             it means the ranks of the trainer's multi-node optimizer.
         skip: number of steps to leave out at the beginning.

@@ -104,8 +104,8 @@ def joined(
 
 
 def length(batch: dict[str, Any]) -> int | None:
-    """Returns the common length of the arrays and lists of a batch; None if the lengths
-    differ.
+    """Returns the common length of the arrays and lists of a batch; None if the lengths differ or
+    the batch has none.
 
     Example:
         >>> length({"x": np.zeros((3, 2)), "t": [1, 2, 3]}), length({"x": [1], "t": [1, 2]})

@@ -276,7 +276,8 @@ class Judge(Tracer):
         return all(each == texts[0] for each in texts[1:])
 
     def replace_batch(self, iterator: int, batch: object) -> Any:
-        """Returns the ranks' joined batches, if the loss function's arguments contain no batch."""
+        """Returns the ranks' joined batches, if the loss function's arguments contain no batch and
+        the ranks have not got the same batches; otherwise, returns ``batch``."""
         ranks = self._load(self.updates + 1)
         seen = [b for u in ranks for e in u.evaluations for b in e.batches]
         if not ranks or any(seen) or len(ranks) < self._n_ranks:

@@ -71,7 +71,7 @@ class Evaluation:
     Attributes:
         batches: for each micro-batch, the arrays and lists among the loss function's arguments.
         sizes: the number of samples of each micro-batch; None if it is unknown.
-        passes: the passes of the micro-batches that have samples.
+        passes: the pass of each micro-batch, including micro-batches without samples.
         gradients: the parameters' averaged gradients, by name, before the step; None if they are
             not known.
     """
@@ -112,6 +112,8 @@ class Update:
         before, after: the states before and after the update.
         evaluations: the evaluations of the loss.
         results: reported values and results of evaluators since the previous update, by name.
+        iterators: facts about the datasets of the iterators that the program has used so far.
+        drawn: pairs of an iterator's index and a batch, for the batches since the previous update.
     """
 
     optimizer: int

@@ -60,6 +60,7 @@ class Tracer(Observer):
         updates: the number of updates so far.
         optimizers: the optimizers that were updated.
         update: the current update; None between updates.
+        results: the results of evaluators since the latest update began, by name.
         evaluators: maps the trainers' evaluators to their names.
         evaluated: the evaluators that have run.
     """

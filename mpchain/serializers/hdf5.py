@@ -141,7 +141,7 @@ def save_hdf5(filename: PathLike, obj: object, compression: int | None = 4) -> N
         compression: gzip level (0 to 9); None disables compression, which is many times faster.
 
     Raises:
-        TypeError: a value is not a number, boolean, string or None.
+        TypeError: a value is not a number, boolean, string, array of these, or None.
         RuntimeError: h5py is not installed (``pip install 'mpchain[io]'``).
 
     Example:

@@ -159,7 +159,7 @@ def save_npz(file: files.File, obj: object, compression: bool = False) -> None:
             off by default.
 
     Raises:
-        TypeError: a value is not a number, boolean, string or None.
+        TypeError: a value is not a number, boolean, string, array of these, or None.
 
     Example:
         >>> model, other = L.Linear(3, 2), L.Linear(3, 2)

@@ -36,7 +36,7 @@ def save_safetensors(file: File, obj: object) -> None:
         obj: the object; its ``serialize`` method determines the values that are saved.
 
     Raises:
-        TypeError: a value is not a number, boolean, string or None.
+        TypeError: a value is not a number, boolean, string, array of these, or None.
 
     Example:
         >>> model, other = L.Linear(3, 2), L.Linear(3, 2)
@@ -117,7 +117,8 @@ def write_safetensors(file: File, arrays: Mapping[str, Array]) -> None:
 
 
 def _plain(array):
-    """Returns the array, its bytes if the format lacks the dtype, or an empty array for None."""
+    """Returns the array, a view as uint16 if it is bfloat16, its bytes if the format lacks another
+    dtype, or an empty array for None."""
     if is_none(array):
         return np.empty(0, np.uint8)
     if is_bfloat16(array.dtype):
@@ -197,7 +198,7 @@ def _check_layout(header, size):
 
 
 def _parse(entry, data, record):
-    """Returns the (read-only) array of an entry of the header."""
+    """Returns the array of an entry of the header; it may be read-only."""
     code, shape = entry["dtype"], tuple(entry["shape"])
     if code not in _DTYPES:
         raise ValueError(f"dtype {code} is not supported")

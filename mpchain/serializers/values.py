@@ -123,7 +123,7 @@ def from_array(key: str, array: Array, value: Any) -> Any:
 
     Args:
         key: the name of the value, for messages.
-        array: the stored array.
+        array: the stored array. If it represents None, the result is None.
         value: the current value. An array or variable is overwritten in place; a scalar, string,
             list or tuple determines the type of the result; for None the result is a copy of the
             array.

@@ -98,7 +98,7 @@ class _DeviceTestCase(unittest.TestCase):
         raise NotImplementedError("generate_inputs() is not implemented")
 
     def generate_grad_outputs(self, outputs_template: tuple) -> tuple:
-        """Returns a tuple of gradients with the outputs' shapes and dtypes, or None."""
+        """Returns a tuple that has, for each output, a gradient of its shape and dtype or None."""
         return tuple(map(_random_like, outputs_template))
 
     def check_forward_outputs(self, outputs: tuple, expected_outputs: tuple) -> None:
@@ -282,8 +282,8 @@ class FunctionTestCase(_DeviceTestCase):
         raise NotImplementedError("forward_expected() is not implemented")
 
     def generate_grad_grad_inputs(self, inputs_template: tuple) -> tuple:
-        """Returns a tuple of arrays with the shapes and dtypes of the inputs' gradients, or None:
-        the gradients of these gradients."""
+        """Returns a tuple that has, for the gradient of each input, an array of its shape and dtype
+        or None: the gradients of these gradients."""
         return tuple(map(_random_like, inputs_template))
 
     def _forward(self, *xs):

@@ -249,8 +249,8 @@ class FileLock:
         self.holder: dict[str, Any] = {}
 
     def acquire(self) -> bool:
-        """Returns whether this process may write: it has the lock, or belongs to the holder's
-        job."""
+        """Tries to acquire the lock. Returns whether this process may write: it has the lock, it
+        belongs to the holder's job, or the file system has no locks."""
         with self._guard:
             if self._path in self._held:
                 self._held[self._path][1] += 1

@@ -32,7 +32,7 @@ INTERVAL = 0.5
 """Seconds between two reports to the page."""
 
 MOST_ENTRIES = 50
-"""The most entries of the log in one report."""
+"""The most entries of the log in one report, except the first, which has earlier entries, too."""
 
 MOST_EARLIER_ENTRIES = 2000
 MOST_KEPT = 1 << 18  # bytes of reports that wait to be sent

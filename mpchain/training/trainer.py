@@ -404,7 +404,9 @@ class Trainer:
         return f"{min(interval.progress(self.updater, unit), n):g} of {n:g} {unit}s are done"
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores the updater, the triggers, the extensions and the elapsed time."""
+        """Saves or restores the updater, the triggers, the extensions, the elapsed time, the
+        observation, the names of extensions that are still to be called, and the states of random
+        generators."""
         self.updater.serialize(serializer["updater"])
         serialize_part(self.stop_trigger, serializer["stop_trigger"])
         extensions = serializer["extensions"]

@@ -31,10 +31,10 @@ _COMPARISON, _TIGHT = 1, 10
 
 
 class InvalidType(ValueError):
-    """Raised when an argument of a function has the wrong shape or dtype; the message names the
-    function, the rule and the arguments.
+    """Raised when an argument of a function has the wrong shape or dtype.
 
-    The class derives from ValueError, which NumPy raises for wrong shapes.
+    The messages of :func:`check` name the function, the rule and the arguments. The class derives
+    from ValueError, which NumPy raises for wrong shapes.
 
     Args:
         expect: the rule; if there are no other arguments, the whole message.

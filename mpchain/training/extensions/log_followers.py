@@ -131,7 +131,8 @@ class PrintReport(LogFollower):
         super().__call__(trainer)
 
     def finalize(self) -> None:
-        """Prints the entries that were logged after the last call."""
+        """Prints the entries that were logged after the last call, and warns of columns that no
+        entry has."""
         super().finalize()
         self._awaited.warn()
 

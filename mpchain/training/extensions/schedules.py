@@ -325,7 +325,7 @@ class WarmupShift(Schedule):
         attr: name of the attribute.
         warmup_start: the value to begin with.
         warmup_iter: the number of calls after which ``init`` is reached.
-        init: the value to reach.
+        init: the value to reach; None means the attribute's value when training starts.
         optimizer: see :class:`Schedule`.
 
     Raises:

@@ -323,7 +323,8 @@ class ProcessTask(Writer):
 
 
 def _serve(connection, pickled):
-    """Runs in the process: writes the snapshots that it receives, until the pipe is closed."""
+    """Runs in the process: writes the snapshots that it receives, until it receives None or the
+    pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     writer = pickle.loads(pickled)
     with contextlib.suppress(OSError, EOFError):

@@ -35,7 +35,7 @@ class ParameterStatistics(Extension):
             neither the dict nor the defaults, only this extension.
         report_params: whether to observe the parameters.
         report_grads: whether to observe the gradients of the parameters, if they exist.
-        prefix: text that is put before each name, with a slash.
+        prefix: text that is put before each name, with a slash; None means no prefix.
         trigger: the interval; see :func:`get_trigger`.
         skip_nan_params: whether the statistics of an array that contains NaN are NaN, one value
             each, without calling their functions.
@@ -158,7 +158,7 @@ class VariableStatisticsPlot(FigureWriter):
         trigger: determines when the image is written; see :func:`get_trigger`.
         filename: name of the file in the trainer's folder; its ending is the format (PNG, SVG,
             PDF). ``file_name`` is another name of this argument.
-        figsize: (width, height) of the image in inches.
+        figsize: (width, height) of the image in inches; None means (6, 3) for each plot in it.
         marker: matplotlib's marker of the points; None draws only lines.
         grid: whether to draw a grid.
 

@@ -133,7 +133,8 @@ class IntervalTrigger(ProgressTrigger):
         self.period = period
 
     def __call__(self, trainer: "Trainer") -> bool:
-        """Returns whether a multiple of the period was passed since the last call."""
+        """Returns whether a multiple of the period was passed since the last call, or this is the
+        last iteration of a trainer's test."""
         before, now = (math.floor(n / self.period + TOLERANCE) for n in self.advance(trainer))
         return before != now or getattr(trainer, "calls_all", False)
 

@@ -47,7 +47,7 @@ class StandardUpdater(Updater):
         iteration: number of completed updates.
         auto_new_epoch: the argument of the same name.
         captured: the captured step, whose ``reason`` says why the latest update was not replayed;
-            None without ``graph=True``.
+            None without ``graph=True``, or if the main optimizer's updates cannot be replayed.
 
     Raises:
         TypeError: an element of ``iterator`` is not an iterator, or one of ``optimizer`` not an
@@ -248,7 +248,8 @@ class StandardUpdater(Updater):
         optimizer.update(self.loss_func or optimizer.target, *args, **kwargs)
 
     def finish_epoch(self) -> None:
-        """Calls the main optimizer's ``new_epoch`` if the latest batch has finished an epoch."""
+        """Calls the main optimizer's ``new_epoch`` if the latest batch has finished an epoch and
+        ``auto_new_epoch`` is set."""
         if self.auto_new_epoch and self.is_new_epoch:
             self.get_optimizer("main").new_epoch(auto=True)
 
