@@ -178,6 +178,9 @@ class Optimizer:
 
         Raises:
             KeyError: the optimizer already has a hook with this name.
+            RuntimeError: :meth:`setup` was not called.
+            TypeError: ``hook`` is not callable.
+            ValueError: ``timing`` is unknown.
         """
         self._check_set_up("add_hook")
         assert self._hooks is not None

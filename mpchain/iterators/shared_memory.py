@@ -87,6 +87,7 @@ class Pickled:
     """A pickled object whose arrays have not been copied yet.
 
     Attributes:
+        text (bytes): the pickled object without the contents of its arrays.
         nbytes (int): bytes that the arrays need in shared memory.
 
     Example:

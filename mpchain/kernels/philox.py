@@ -89,7 +89,7 @@ def random_words(
 )
 def drop(x: Array, h: Array | None, counters: Counters, ratio: float) -> Array:
     """Returns h + dropout(x), where dropout sets elements to zero whose random number is below
-    ``ratio``.
+    ``ratio``, and divides the others by 1 - ``ratio``.
 
     The uniform random number of an element is (word + 1/2) / 2**32, where ``word`` is the element's
     random word.

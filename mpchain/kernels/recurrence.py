@@ -8,8 +8,9 @@ rows of the states, which belong to sequences that have not ended (in the backwa
 sequences that have begun). ``forward`` returns the outputs (rows, N), the final states, and the
 values that ``backward`` needs besides the gradients of the outputs and final states.
 
-In ``backward``, all values that do not depend on the gradient are computed at once for all times,
-and the gradient of each matrix is a single product, so that little work remains in the loop.
+In ``backward``, NumPy computes all values that do not depend on the gradient at once for all times
+(a compiled step computes them itself), and the gradient of each matrix is a single product, so that
+little work remains in the loop.
 """
 
 from collections import Counter

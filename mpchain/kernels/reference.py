@@ -550,6 +550,8 @@ def scale_gradients(
         normalized: the array inverse x, or with ``is_centered`` inverse (x - mean).
         inverse: the factor on x, which is a function of the deviations or the squares of x over
             ``axis``.
+        axis: the axes that are normalized together.
+        is_centered: whether the mean of x was subtracted.
 
     Example:
         >>> g, one = np.array([[1.0, 3.0]]), np.ones((1, 1))

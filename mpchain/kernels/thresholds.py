@@ -1,11 +1,11 @@
 """The thresholds: sizes from which another implementation is faster, according to measurements on
 one machine.
 
-Thresholds are numbers of elements, multiplications or bytes. They do not change what is computed,
-but only which kernel computes it and how the work is divided. They were measured on two cores of an
-x86 processor with AVX-512. ``python -m tests.benchmarks.thresholds`` measures the most important
-thresholds again, and prints the times of both implementations at several sizes; for the other
-thresholds, the headings below name the benchmark.
+Most thresholds are numbers of elements, multiplications or bytes. They do not change what is
+computed, but only which kernel computes it and how the work is divided. They were measured on two
+cores of an x86 processor with AVX-512. ``python -m tests.benchmarks.thresholds`` measures the most
+important thresholds again, and prints the times of both implementations at several sizes; for the
+other thresholds, the headings below name the benchmark.
 
 Example:
     >>> from mpchain.kernels import thresholds
@@ -206,8 +206,8 @@ long_sum, sum_row = 1 << 12, 1 << 10
 such a row. These sums are as exact as NumPy's."""
 
 pointwise_weights, pointwise_pixels = 1 << 16, 32
-"""The number of elements of 1x1 filters, and the number of pixels of a sample, for which one
-product of all samples is faster."""
+"""With at least this number of elements of 1x1 filters, and fewer than this number of pixels of a
+sample, one product of all samples is faster."""
 
 logistic_block = 1 << 16
 """The number of elements in a block of the logistic function, which stays in the cache."""
@@ -250,8 +250,8 @@ channels_of_groups = 3
 channel."""
 
 many_channels, worth_filters = 128, {"output": 16, "input": 48, "filter": 4}
-"""With ``many_channels``, ``worth_filters`` times the pixels must exceed the number of channels,
-because otherwise the filters are larger than the windows."""
+"""With at least ``many_channels``, ``worth_filters`` times the pixels must exceed the number of
+channels, because otherwise the filters are larger than the windows."""
 
 channels_last = 8
 """The least number of channels of a result with channels last, because NumPy computes such arrays

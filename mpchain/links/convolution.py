@@ -22,6 +22,7 @@ class _Windowed(Link):
         ksize: size of the windows; if it is None, ``channels`` are out_channels and ksize.
         bias: ``nobias`` and ``initial_bias``.
         initialW: initializer, number or array of the weights.
+        groups: number of groups of channels.
         window: further sizes per spatial axis: stride, pad, dilate, outsize.
     """
 

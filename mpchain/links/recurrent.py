@@ -215,8 +215,8 @@ class StatelessLSTM(_PlainLSTMCell):
 class LSTM(_StatefulMemory, _PlainLSTMCell):
     """Stateful long short-term memory: :func:`mpchain.functions.lstm` with its parameters.
 
-    If a batch has fewer rows than the previous batch, the sequences of the last rows have ended;
-    their state is kept.
+    If a batch has fewer rows than the state, the sequences of the last rows have ended; their state
+    is kept.
 
         >>> lstm = L.LSTM(3, 5)
         >>> ys = [lstm(np.ones((2, 3), np.float32)) for _ in range(4)]

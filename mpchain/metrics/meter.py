@@ -20,7 +20,7 @@ class Metric:
 
     Args:
         keep: function of a batch of outputs and of targets that returns the data to keep: a tuple
-            of host arrays or lists, with one entry for each sample.
+            of host arrays or lists, usually with one entry for each sample or label.
         compute: function of the kept data, joined over all batches, that returns the value, or a
             dict of values by name.
 

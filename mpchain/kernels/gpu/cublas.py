@@ -1,4 +1,4 @@
-"""Products of stacked matrices on GPUs by cuBLAS, without copies of the operands.
+"""Products of stacked matrices on GPUs by cuBLAS, mostly without copies of the operands.
 
 CuPy's own product copies matrices that are transposed or have gaps, launches kernels to find
 repeated matrices, and multiplies half precision in single precision. The product of this module

@@ -1,4 +1,4 @@
-"""Kernels for rows of arrays on GPUs: one joins the rows of several arrays, and one sums rows in a
+"""Kernels for rows of arrays on GPUs: one joins the rows of several arrays, and two sum rows in a
 fixed order."""
 
 import functools

@@ -1,4 +1,4 @@
-"""Imports every file that adds kernels to operations."""
+"""Imports every file of this folder that adds kernels to operations."""
 
 from mpchain.kernels.gpu import cublas as cublas
 from mpchain.kernels.gpu import cuda_random as cuda_random
