@@ -146,7 +146,7 @@ NAMES = {
         "param_groups": "optimizer.lr and the like, or update_rule.hyperparam of each parameter",
     },
 }
-"""The replacement of each PyTorch name, by mpchain's module or class."""
+"""The replacements of PyTorch names that mpchain lacks, by mpchain's module or class."""
 
 ARGUMENTS = {
     "bias": "nobias",
@@ -163,7 +163,7 @@ ARGUMENTS = {
     "hidden_size": "out_size",
     "num_layers": "n_layers",
 }
-"""mpchain's name, by PyTorch's name, of each argument of a layer."""
+"""mpchain's name, by PyTorch's name, of arguments of layers that have different names."""
 
 OF_FUNCTIONS = {
     "dim": "axis",
@@ -173,7 +173,7 @@ OF_FUNCTIONS = {
     "padding": "pad",
     "dilation": "dilate",
 }
-"""mpchain's name, by PyTorch's name, of each argument of a function."""
+"""mpchain's name, by PyTorch's name, of arguments of functions that have different names."""
 
 OF_TRAINERS = {
     "max_epochs": 'stop_trigger=(n, "epoch")',
@@ -181,7 +181,7 @@ OF_TRAINERS = {
     "callbacks": "trainer.extend(extension)",
     "accumulate_grad_batches": "MultiNodeUpdater(..., accumulation=n), which divides the batch",
 }
-"""The replacement of each argument of Lightning's Trainer."""
+"""The replacements of arguments of Lightning's Trainer."""
 
 OPTIONS = {
     "lr": "alpha",
@@ -190,7 +190,7 @@ OPTIONS = {
     "nesterov": "NesterovAG(lr, momentum)",
     "weight_decay": "optimizer.add_hook(mpchain.optimizer_hooks.WeightDecay(rate)), or AdamW",
 }
-"""The replacement of each argument of PyTorch's optimizers."""
+"""The replacements of arguments of PyTorch's optimizers."""
 
 
 def module_getattr(module: str) -> Callable[[str], NoReturn]:

@@ -69,6 +69,7 @@ def kl_divergence(dist1: Distribution, dist2: Distribution) -> Variable:
 
     Raises:
         NotImplementedError: no formula is registered (:func:`register_kl`) for the two classes.
+        ValueError: two :class:`Independent` distributions reinterpret different numbers of axes.
     """
     function = _find(type(dist1), type(dist2))
     if function is None:

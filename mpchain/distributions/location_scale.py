@@ -18,8 +18,8 @@ _LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class LocationScale(Parametric):
-    """Base of these distributions; subclasses define the standard distribution, with loc 0 and
-    scale 1.
+    """Base of the distributions of loc + scale z; subclasses define the standard distribution, with
+    loc 0 and scale 1.
 
     >>> issubclass(Normal, LocationScale)
     True
@@ -205,8 +205,8 @@ class Cauchy(_Symmetric):
         return F.arctan2(z.xp.ones_like(z.array), -z) / math.pi
 
     def _standard_log_cdf(self, z):
-        # The formula is the probability of points farther from loc than z, computed without the
-        # square of z, which could overflow.
+        # ``beyond`` is the probability of points on the side of z that are farther from loc than z,
+        # computed without the square of z, which could overflow.
         distance = choose(z.array < 0, -z, z)
         is_far = distance.array > 1
         near = F.arctan2(z.xp.ones_like(z.array), choose(is_far, 1, distance))

@@ -231,7 +231,7 @@ class Independent(Distribution):
             first.
 
     Raises:
-        ValueError: the batch has fewer axes than ``reinterpreted_batch_ndims``.
+        ValueError: ``reinterpreted_batch_ndims`` is negative, or the batch has fewer axes.
     """
 
     def __init__(

@@ -32,9 +32,9 @@ def export(
     The export runs the model once, in inference mode, and records its functions. It supports
     Linear, Convolution2D, Deconvolution2D, AveragePooling2D, MaxPooling2D, LRN, batch
     normalization, ReLU, LeakyReLU, Sigmoid, Tanh, Softmax, Concat, Reshape, Dropout, the mean over
-    an image, sums, products and maxima, and all functions that multiply or shift each channel by
-    constants. After a product with weights, these constants (for example of batch normalization)
-    are merged into the weights.
+    an image, sums, differences, products and maxima, and all functions that multiply or shift each
+    channel by constants. After a product with weights, these constants (for example of batch
+    normalization) are merged into the weights.
 
         >>> text = export(F.relu, np.ones((1, 3), np.float32))
         >>> [line.strip() for line in text.splitlines() if "type" in line]
@@ -54,7 +54,8 @@ def export(
     Raises:
         ImportError: protobuf is not installed.
         NotImplementedError: the model uses an unsupported function.
-        ValueError: Caffe would compute another result, or the model takes no input.
+        ValueError: Caffe would compute another result, the model takes no input, or an output does
+            not depend on the inputs.
     """
     layers = _Trace(model, args).layers
     text = as_text({"name": graph_name, "layer": [_without_blobs(x) for x in layers]})
@@ -209,7 +210,8 @@ def _fail(rule):
 
 
 def _per_channel(x, value):
-    """Returns a constant as an array (C,): a factor or shift of each channel."""
+    """Returns a constant as an array (C,), a factor or shift of each channel; or as an array () if
+    it is one number."""
     array = np.asarray(x, np.float64)
     if array.size == 1:
         return array.reshape(())

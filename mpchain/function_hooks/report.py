@@ -79,7 +79,8 @@ def print_table(
 
 
 def _suitable(value, units):
-    """Returns the name of the largest unit that does not exceed ``value``."""
+    """Returns the name of the largest unit that does not exceed ``value``; if all do, the name of
+    the smallest unit."""
     return next((name for name, size in units.items() if abs(value) >= size), list(units)[-1])
 
 

@@ -36,8 +36,6 @@ def _divide(x0, x1):
     return x0 / x1
 
 
-# For x1 = 0, the factor x0 ** (x1 - 1) would be infinite at x0 = 0, and its product with x1 would
-# be NaN.
 def _power_by_exponent(g, x0, x1, y):
     # At x0 = 0, the limit of the derivative is zero for x1 > 0; for x1 = 0 it is zero by
     # convention, as in PyTorch.
@@ -45,6 +43,8 @@ def _power_by_exponent(g, x0, x1, y):
     return g * np.log(np.where(is_flat, 1, x0)) * y
 
 
+# For x1 = 0, the factor x0 ** (x1 - 1) would be infinite at x0 = 0, and its product with x1 would
+# be NaN.
 @elementwise(lambda g, x0, x1: g * x1 * x0 ** (x1 - 1 + np.equal(x1, 0)), _power_by_exponent)
 def _power(x0, x1):
     return x0**x1
@@ -86,7 +86,7 @@ def _power_of_constant_exponent(x, c):
     return x**c
 
 
-# NumPy's power takes a hundred times as long for this exponent, which is common in networks.
+# NumPy's power takes a hundred times as long for the exponent 3, which is common in networks.
 @elementwise(lambda g, x: g * (np.square(x) * 3), any_dtype=True)
 def _cube(x):
     return x * x * x
@@ -123,7 +123,7 @@ def add(*xs: Input | float) -> Variable:
     """Elementwise sum of two or more arrays, which broadcast.
 
     Args:
-        xs: Variables, arrays or numbers; at least one argument is not a number.
+        xs: Variables, arrays or numbers; one of the first two arguments is not a number.
 
     Returns:
         Variable of the broadcast shape.
@@ -283,8 +283,8 @@ def _is_number(x):
 
 
 def _operator(function, with_constant):
-    """Returns the method of an operator. It calls ``with_constant`` if the other operand is a
-    number, else ``function``."""
+    """Returns the method of an operator. It calls ``function`` if the other operand is a Variable
+    or array, and ``with_constant`` if it is a number or symbol."""
 
     def method(self, other):
         if isinstance(other, Variable):

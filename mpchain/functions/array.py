@@ -147,7 +147,7 @@ def broadcast_to(x: Input, shape: Sequence[int]) -> Output:
         shape: the result's shape.
 
     Returns:
-        Variable, a read-only view.
+        Variable, a read-only view; with the array of ``x`` itself if ``x`` has this shape.
 
     Raises:
         InvalidType: ``x`` does not broadcast to ``shape``.

@@ -118,7 +118,8 @@ def fused_attention(
 def undrawn_dropout(ratio: float) -> Dropout | None:
     """Returns the dropout of weights before it is drawn; None if nothing is dropped.
 
-    A library draws by its own generator where draws belong to no sample.
+    A library draws by its own generator where draws belong to no sample, or if ``config.kernels``
+    contains :data:`OWN_GENERATOR`.
 
     Raises:
         ValueError: the ratio is out of range.

@@ -72,9 +72,9 @@ def _cell_gradients(gc, gh, cs, writes, forgets, o):
     return tuple([gc * f for f in forgets]), gwrites, gforgets, go
 
 
-# The functions below compute the same bits for an LSTM's NumPy arrays, but first copy the gates
-# into blocks, because functions of contiguous gates take half the time of functions of every fourth
-# element.
+# The functions below compute the same bits as the functions above for an LSTM's NumPy arrays, but
+# first copy the gates into blocks, because functions of contiguous gates take half the time of
+# functions of every fourth element.
 
 
 def _are_plain(c_prev, x):

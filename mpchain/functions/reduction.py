@@ -71,7 +71,8 @@ def sum(x: Input, axis: Axes = None, keepdims: bool = False) -> Output:
         keepdims: whether to keep the summed axes, with size one.
 
     Returns:
-        Variable of the dtype of ``x``; float16 is summed in float32.
+        Variable of the dtype of ``x``, or the wider dtype in which NumPy sums bool and narrow
+        integers; float16 is summed in float32.
 
     Example:
         >>> F.sum(np.arange(6.0).reshape(2, 3), axis=0).array

@@ -401,7 +401,7 @@ def compare(check: Callable[[str], Results], device_name: str) -> dict[str, obje
 
 def difference(got: np.ndarray, wanted: np.ndarray) -> float:
     """Returns the largest difference, relative to the largest value in ``wanted``; infinite if the
-    arrays have different shapes or dtypes.
+    arrays have different shapes or dtypes, or if ``got`` holds NaN or infinity.
 
     Example:
         >>> difference(np.array([1.0, 4.0]), np.array([2.0, 4.0]))

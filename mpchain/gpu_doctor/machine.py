@@ -103,8 +103,8 @@ def seconds_of(call: Callable[[], Any], n: int = 10) -> float:
     """Returns the time of a call in seconds, by the GPU's clock; on the test double, by the host's.
 
     Args:
-        call: the function to time; three untimed calls warm up.
-        n: the number of timed calls.
+        call: the function to time; three untimed calls warm up (on the test double, one).
+        n: the number of timed calls; on the test double, one call is timed.
 
     Example:
         >>> seconds_of(lambda: cupy.add(x, x))  # doctest: +SKIP

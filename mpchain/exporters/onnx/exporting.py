@@ -60,8 +60,9 @@ def export(
             arrays. The elements of an integer input must not all be equal.
         file: a path, or a file object opened for writing bytes; None writes no file.
         input_names: names of the inputs; None means the keys of a dict, or the names of the model's
-            arguments.
-        output_names: names of the outputs; None means the keys of a dict, or ``output``.
+            arguments; if these are too few, ``x``, or ``x0``, ``x1``, ... for several inputs.
+        output_names: names of the outputs; None means the keys of a dict, or ``output``, or
+            ``output_0``, ``output_1``, ... for a tuple or list.
         batch_axis: the axis of all inputs whose size may differ when the ONNX model runs; None
             fixes all sizes.
         graph_name: the name of the graph.
@@ -117,7 +118,8 @@ def library():
 
 
 def _inputs(model, args, input_names):
-    """Returns names and arrays of the inputs, and whether they are passed by name."""
+    """Returns names and arrays of the inputs, and a list of the keywords by which they are passed;
+    None if they are passed by position."""
     as_keywords = isinstance(args, Mapping)
     values = list(args.values()) if as_keywords else list(args) if _is_list(args) else [args]
     if not values or not all(is_array(x) or isinstance(x, Variable) for x in values):

@@ -20,7 +20,7 @@ class Value:
     2
 
     Attributes:
-        graph: the graph of that name.
+        graph: the graph that has the array; None for a value without a graph.
         name: the name in the graph.
         array: the array, if it is a constant.
         fill: the array that is repeated, if the value is constant apart from the batch size.
@@ -59,7 +59,7 @@ class Graph:
     Attributes:
         nodes: tuples of operator, names of inputs and of outputs, attributes, and path.
         constants: name to array.
-        batch: the name of an input, and the index of its batch axis.
+        batch: the name of an input, and the index of its batch axis; None if all sizes are fixed.
         path: the link whose nodes are added.
         ranks: the number of axes of each known array, by name.
     """

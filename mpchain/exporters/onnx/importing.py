@@ -34,6 +34,7 @@ class ONNXModel(Chain):
         input_names, output_names (list): names of the inputs and outputs.
 
     Raises:
+        OSError: the file cannot be read.
         ImportError: the library onnx is not installed.
         NotImplementedError: the model uses unsupported operators; the message lists them.
         ValueError: the file is not an ONNX model, or a node is invalid; the message names the node.

@@ -254,7 +254,7 @@ class Dim(NamedTuple):
     def of(cls, first: Any, second: Any, batch: int | None) -> "Dim | None":
         """Returns the Dim that is ``first`` for ``batch``, and ``second`` for the larger batch.
 
-        Returns None if no Dim has these two values.
+        Returns None if ``batch`` is None, or if no Dim certainly has these two values.
         """
         if batch is None:
             return None
