@@ -82,7 +82,7 @@ class Elastic:
         losses.detectors[:] = detectors
         elasticity._is_retired = False
         if not is_elastic and self.state._kept_at is not None:
-            # The time of elastic steps determines the interval of copies.
+            # The time of elastic steps alone determines the interval of copies.
             iteration, at = self.state._kept_at
             self.state._kept_at = iteration, at + times[-1] - times[0]
         return np.diff(times)

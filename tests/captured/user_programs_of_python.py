@@ -613,7 +613,7 @@ def own_declaration_that_writes():
 
 
 class Standardized(mpchain.Chain):
-    """Stores the largest magnitudes of its inputs, an array, and how many it has seen, a number."""
+    """Stores the largest magnitude of each feature, an array, and the number of samples so far."""
 
     def __init__(self):
         super().__init__()

@@ -277,7 +277,7 @@ def call_until_one_is_left(name, folder, n):
                 getattr(calls, name)(i)
             except errors:
                 break
-            except Exception as error:  # repeats until a call reports the loss
+            except Exception as error:  # the calls go on until one reports the loss
                 print(f"{name} of {comm.size} ranks: {type(error).__name__}: {error}", flush=True)
         comm.shrink()
         turn = max(comm.allgather_obj(i)) + 1

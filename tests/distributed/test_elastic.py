@@ -66,7 +66,7 @@ def test_results_do_not_change(model, faults, tmp_path, needs_mpirun, _reason):
 
 
 GPU_CASES = [
-    # The ranks are lost in a sum, and while NCCL shrinks.
+    # In this case, ranks are lost in a sum, and while NCCL shrinks.
     ("mlp", ["kill:1:begun:7", "kill:2:shrink:1"]),
     ("convnet", ["kill:0:connect:1"]),
     ("sharded", ["stop:0:step:2"]),

@@ -180,7 +180,7 @@ def test_unequal_batches_without_a_word_are_independent(comm):
     for _ in range(3):
         optimizer.n_samples = 1 + comm.rank
         optimizer.update(loss, xp.ones((1 + comm.rank, 64)), model.W)
-    # The first step assumes a division, which later steps know.
+    # The first step only assumes how the batch is divided; later steps know it.
     rows = [row.tobytes() for x in comm.allgather_obj(drawn[1:]) for y in x for row in y]
     assert len(set(rows)) == len(rows)
 

@@ -123,7 +123,7 @@ def test_a_step_with_unlike_values_is_skipped(comm, lazy):
     values = [param.array for param in model.params()]
     for value in values:
         assert len({x.tobytes() for x in of_gradients.allgather(value)}) == 1
-    # If the first step is skipped, the later steps equal a whole training.
+    # If both halves skip the first step, the later steps equal those of one process.
     if lazy == "both" and skips:
         halves = _halves(3, 4)
         for rank, half in enumerate(halves):
