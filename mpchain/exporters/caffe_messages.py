@@ -111,6 +111,7 @@ def decode(content: bytes) -> dict[str, Any]:
         {'name': 'net'}
 
     Raises:
+        ImportError: protobuf is not installed.
         ValueError: ``content`` (bytes) is damaged.
     """
     net = net_class()

@@ -45,7 +45,8 @@ def fft(x: tuple[Input, Input]) -> tuple[Variable, Variable]:
         tuple of Variables: the real and the imaginary part.
 
     Raises:
-        InvalidType: the two differ in shape or dtype, or have no last axis.
+        InvalidType: the two differ in shape or dtype, are not floating point, or their last axis is
+            missing or empty.
         TypeError: ``x`` is not a pair.
 
     Example:
@@ -67,7 +68,8 @@ def ifft(x: tuple[Input, Input]) -> tuple[Variable, Variable]:
         tuple of Variables: the real and the imaginary part.
 
     Raises:
-        InvalidType: the two differ in shape or dtype, or have no last axis.
+        InvalidType: the two differ in shape or dtype, are not floating point, or their last axis is
+            missing or empty.
         TypeError: ``x`` is not a pair.
 
     Example:

@@ -84,7 +84,7 @@ def sparse_matmul(
         Variable: the product, a dense matrix or a batch of dense matrices.
 
     Raises:
-        InvalidType: sizes do not match.
+        InvalidType: sizes do not match, or an operand is not floating point.
         ValueError: both operands are sparse, or neither is.
 
     Example:

@@ -78,14 +78,15 @@ def _log1p(f, x):
     rest = f(np.subtract, y, 1)
     is_one = f(np.equal, rest, 0)
     quotient = f(np.divide, x, f(np.where, is_one, f.number(1), rest))
-    # The result is log(y) x / (y - 1), or log(y) where x is large or infinite.
+    # The result is log(y) x / (y - 1), or log(y) where x is large or infinite, or x where y is 1.
     is_large = f(np.greater, x, 1e30)
     quotient = f(np.where, is_large, f.number(1), quotient)
     return f(np.where, is_one, x, f(np.multiply, f(np.log, y), quotient))
 
 
 def _expm1(f, x):
-    """Computes tanh(x / 2) (exp(x) + 1), which is accurate for small x; else exp(x) - 1."""
+    """Computes expm1: for small x as tanh(x / 2) (exp(x) + 1), which is accurate there; else as
+    exp(x) - 1."""
     y = f(np.exp, x)
     small = f(np.multiply, f(np.tanh, f(np.multiply, x, 0.5)), f(np.add, y, 1))
     return f(np.where, f(np.less, f(np.absolute, x), 1), small, f(np.subtract, y, 1))
@@ -161,7 +162,8 @@ def converted(
         constants: its other arguments: scalars or Dims.
 
     Raises:
-        Untraceable: the formula uses an operation that ONNX lacks.
+        Untraceable: the formula uses an operation that ONNX lacks, computes floating-point numbers
+            from integers, or does not depend on its arguments.
 
     Example:
         >>> graph, x = Graph(), Value(None, "x", (2,), np.float32)

@@ -1,9 +1,9 @@
 """Prints the text that is generated for a declared function.
 
 Run python -m mpchain.functions.declaring NAME, where NAME is, for example, relu or
-convolution_output. The output is the function that users call, then the functions that compute its
-gradients as arrays and as Variables. Rewritten formulas of elementwise functions come before the
-text that calls them.
+convolution_output. The output is the function that users call, then, unless it has one joint
+derivative, the functions that compute its gradients as arrays and as Variables. Rewritten formulas
+of elementwise functions come before the text that calls them.
 """
 
 import contextlib
