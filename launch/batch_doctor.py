@@ -95,8 +95,8 @@ def try_ranks(words: Sequence[str], python: str = sys.executable) -> str:
 
 
 def _pmi_of_library(starter):
-    """Returns the PMIx version of an Open MPI, and its PMI components if it is older than version
-    5."""
+    """Returns the PMIx version of an Open MPI (None if unknown), and its PMI components if it is
+    older than version 5."""
     folder = [os.path.dirname(starter.path or "")]
     program = find_program(["ompi_info"], folder) if starter.path else None
     components = set(re.findall(r"MCA pmix: (\w+)", ask([program]))) if program else set()

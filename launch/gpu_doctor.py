@@ -249,7 +249,7 @@ def check_gpu(
 
     Args:
         folder: The folder of ``results.jsonl``, to which all results are written as lines of JSON.
-        seconds: The time limit, after which no further step is run.
+        seconds: The time limit, after which no further step is run, and running steps are ended.
         is_double: Whether the tests' double of CuPy replaces the GPU.
         only: A word, or several words joined by commas: only steps whose title contains a word are
             run, and the first step, which describes the machine.

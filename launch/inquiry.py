@@ -13,7 +13,7 @@ from . import reach
 
 MOST_AT_ONCE = 64
 
-# The check that runs on each host ends with these exit codes.
+# The check that runs on each host ends with one of these exit codes if the host lacks something.
 NO_PYTHON, NO_LAUNCHER, NO_FOLDER = 71, 72, 73
 _INSTALL = "install mpchain there at the same place as here, or on a file system that both share"
 
@@ -75,7 +75,8 @@ def run_on_all(commands: dict[str, list[str]], timeout: float) -> dict:
     """Runs a command for each host, several at the same time.
 
     Returns:
-        A dict from each host to the exit code (None after the timeout), standard output and error.
+        A dict from each host to the exit code (None after the timeout, 255 if the command cannot be
+        started), standard output and error.
 
     Example:
         >>> run_on_all({"here": ["echo", "hello"]}, 30)

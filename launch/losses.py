@@ -136,8 +136,8 @@ class Losses:
             rank.kill()
 
     def describe(self) -> list[str]:
-        """Returns the lines of the report: when and why each rank was lost, and the cost of the
-        loss."""
+        """Returns the lines of the report: when and why each rank was lost, which rank took its
+        place, and the cost of the loss; an empty list without losses."""
         notes = self._causes, self._heirs, self._costs
         losses = self._losses.items()
         lines = [line + "".join(each.get(n, "") for each in notes) for n, (_, line) in losses]

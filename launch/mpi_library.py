@@ -31,7 +31,8 @@ def mpi4py() -> importlib.machinery.ModuleSpec | None:
 
 
 def find() -> str | None:
-    """Returns the path of the MPI library that mpi4py loads; None if it finds none.
+    """Returns the path of the MPI library that mpi4py loads; None if mpi4py is not installed, or
+    loads none.
 
     Example:
         >>> find()  # doctest: +SKIP

@@ -1,8 +1,8 @@
 """Measures messages and all-reduces; the doctor runs this program on all ranks.
 
 Rank 0 prints, as JSON, the seconds of an all-reduce for each number of bytes (the median over the
-repetitions; each repetition counts the time of its slowest rank), and the speed of messages between
-the first and last rank.
+repetitions; each repetition counts the time of its slowest rank), and, for messages between the
+first and last rank, the seconds of a short one and the bytes per second of a long one.
 """
 
 import json

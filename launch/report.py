@@ -112,7 +112,8 @@ def describe_ranks(ranks: dict, n: int, without: "Rank | None" = None) -> list[s
 
 
 def describe_binding(ranks: dict) -> str:
-    """Returns a text that says to which processors the ranks were bound.
+    """Returns a text that says to which processors the ranks were bound, for the first
+    ``MOST_LINES`` groups of ranks with equal bindings on one host.
 
     Args:
         ranks: Maps the number of each rank to its `Rank`.

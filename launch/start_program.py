@@ -80,8 +80,8 @@ class Phases:
         self._last = 0
 
     def tell(self, phase: int) -> None:
-        """Writes a phase once; does nothing in a forked process, or if the program has closed the
-        pipe."""
+        """Writes a phase once, and no earlier phase after it; does nothing in a forked process, or
+        if the program has closed the pipe."""
         is_mine = os.getpid() == self._process and _identity(self._pipe) == self._identity
         if phase > self._last and is_mine:
             self._last = phase

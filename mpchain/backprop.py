@@ -618,7 +618,7 @@ _REMEDY = (
 
 
 class _Marked:
-    """Results of ``grad`` that were computed without a graph."""
+    """Results of ``grad`` that were computed without a graph, and constants computed from them."""
 
     nodes = weakref.WeakSet()
     exist = False  # Nodes may be marked only if this is True.

@@ -94,7 +94,8 @@ def loss_of(
 
 
 def play(network: Network, n: int) -> float:
-    """Returns the mean number of steps for which the network balances ``n`` new poles."""
+    """Returns the mean number of steps, at most ``N_STEPS`` for each pole, for which the network
+    balances ``n`` new poles."""
     carts, lengths = Carts(n, np.random.RandomState(0)), np.full(n, N_STEPS)
     for step in range(N_STEPS):
         _, failed = carts.step(network.act(carts.states))

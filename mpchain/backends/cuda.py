@@ -286,8 +286,8 @@ def restored_device() -> Any:
 
 
 def get_device(*args: Any) -> Any:
-    """Returns the CUDA device of the first device ID, device or CuPy array; this function is
-    deprecated.
+    """Returns the CUDA device of the first device ID, device or CuPy array; a :class:`DummyDevice`
+    if there is none, or the ID is negative. This function is deprecated.
 
     Example:
         >>> mpchain.cuda.get_device(np.zeros(2)).id

@@ -58,7 +58,7 @@ class Connection:
         binding: the name of the binding.
         has_products: whether :meth:`product` can be called.
         can_shrink: whether :meth:`shrink` can be called; CuPy's binding and NCCL before 2.29 lack
-            it.
+            it, and it cannot be called after :meth:`revoke` has failed.
 
     Raises:
         RuntimeError: the binding, or NCCL itself, is missing.
@@ -151,8 +151,8 @@ class Connection:
         """Aborts all work at once, even work that waits for lost ranks; the outputs of this work
         are undefined.
 
-        Any thread may call this method. Afterwards :meth:`shrink` and :meth:`abort` can be called;
-        if :attr:`can_shrink` is then False, the connection has been aborted already.
+        Any thread may call this method. Afterwards :meth:`abort` can be called, and :meth:`shrink`
+        if :attr:`can_shrink` is True; otherwise the connection has been aborted already.
         """
         with self._turn:
             if self._is_revoked:

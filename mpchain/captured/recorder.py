@@ -201,8 +201,8 @@ class Recorder(Recording):
     def made(
         self, function: Callable, args: tuple, kwargs: dict, result: Array, kind: str = "call"
     ) -> Any:
-        """Records a call. Returns its result as recorded arrays; views are not recorded as
-        calls."""
+        """Records a call. Returns its result as recorded arrays; views are not recorded as calls. A
+        result that contains more than arrays is refused, and returned unchanged."""
         if kind == "call" and depends_on_data(function, args, kwargs):
             kind = "shape"
         memory = {id(owner_of(x)) for x in arrays_in(args, kwargs)}

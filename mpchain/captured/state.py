@@ -91,7 +91,8 @@ class State:
     # The methods below handle values that each step leaves for the next step.
 
     def begin(self, kind: type[np.ndarray]) -> None:
-        """Replaces kept arrays by views of a given array class, or by Variables with such views."""
+        """Replaces kept arrays by views, of a given array class, of copies, and kept Variables by
+        Variables with such views, except those in ``with_graph``."""
         self._before, self._begun, self.with_graph = {}, {}, {}
         self._shapes = _shapes_of(self._found())
         nodes = {id(param.node) for param in self.params}
