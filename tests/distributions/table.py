@@ -25,7 +25,8 @@ class Row(NamedTuple):
         torch: function that makes PyTorch's distribution from tensors.
         scipy: function that makes SciPy's distribution from arrays; None if SciPy has no batches of
             this distribution.
-        extra: names of methods to test besides log_prob, prob, perplexity and sample.
+        extra: names of properties and methods to test besides log_prob, prob, perplexity and
+            sample.
         other: parameters of another distribution of the class, for divergences.
         discrete: whether points are integers.
         reparameterised: whether gradients flow through samples.

@@ -118,7 +118,8 @@ def test_gradients_of_log_prob(case):
 
 
 def _function(case, name):
-    """Returns a method as a function of parameters and, where possible, of points."""
+    """Returns a property as a function of parameters, or a method as a function of parameters and,
+    where possible, of points."""
     if name in case.properties:
         return lambda *params: getattr(case.make(*params), name)
     x = _arguments(case, name)
@@ -235,7 +236,7 @@ def _check_counts(x, pmf):
 
 
 def _check_vectors(case, x):
-    """Compares means and squares with PyTorch's moments, to five standard deviations of the
+    """Compares means and variances with the exact ones, means to five standard deviations of the
     mean."""
     if x.ndim == 3:
         p = _host(case.distribution().p)

@@ -21,7 +21,8 @@ FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def blocks(text):
-    """Yields for each Python block: its line, its code, and the output that the page shows."""
+    """Yields for each Python block: its line, its code, and the output that the page shows, or
+    None."""
     found = [*FENCE.finditer(text), None]
     for block, following in itertools.pairwise(found):
         if block[1] == "python":
@@ -37,8 +38,8 @@ def runs_on_ranks(path):
 
 
 def run(path, rank=0):
-    """Runs all blocks of a page in a temporary folder; raises an error if an output differs from
-    the page."""
+    """Runs the Python blocks of a page in the current folder; raises an error if an output of rank
+    0 differs from the page."""
     names = {"__name__": "__main__"}
     for line, code, shown in blocks(path.read_text("utf-8")):
         printed = io.StringIO()

@@ -127,8 +127,8 @@ _SPECIAL = [0.0, -0.0, 1.0, -1.0, 50.0, -50.0, 1e4, -1e4, math.inf, -math.inf, m
 
 
 def _arguments(formula, constant_names):
-    """Returns arrays for the parameters, with all pairs of special values, then random values; and
-    constants."""
+    """Returns the arguments of a formula, and the number of elements of its arrays, which have all
+    pairs of special values, then random values."""
     random = np.random.RandomState(0)
     n = len(_SPECIAL) ** 2 + 100
     arguments = []
@@ -158,7 +158,7 @@ def test_c_computes_what_numpy_computes(label, compiled):
     np.testing.assert_allclose(result, expected, 1e-12, 1e-300)
 
 
-# The other columns of the table.
+# The other columns of the table OPERATORS.
 
 
 COLUMNS = [

@@ -29,7 +29,7 @@ class Row(NamedTuple):
         function: a function of Variables or arrays that returns a Variable or a tuple of them.
         reference: the same function of float64 tensors of PyTorch.
         shapes: the shapes of the inputs.
-        low, high: the bounds of the inputs' domain.
+        low, high: the bounds of the inputs; without ``smooth``, they are not used.
         orders: the number of orders of derivatives to check.
         smooth: whether to draw inputs uniformly; otherwise they keep a distance from each other and
             from zero, where kinks are.

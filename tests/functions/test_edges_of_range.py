@@ -76,7 +76,7 @@ def _erfcx(x):
     if x < 1e4:
         return mpmath.exp(x * x) * _erfc(x)
     total = term = mpmath.mpf(1)
-    for n in range(1, 80):  # each term is 1e-8 of the previous term, or less
+    for n in range(1, 80):  # each term is 1e-6 of the previous term, or less
         term *= -(2 * n - 1) / (2 * x * x)
         total += term
     return total / (x * mpmath.sqrt(mpmath.pi))

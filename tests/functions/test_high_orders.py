@@ -1,8 +1,9 @@
 """Tests third and fourth derivatives of every declared function.
 
 Elementwise functions are composed with a polynomial and compared with mpmath, which differentiates
-in 40 digits. Every other row of the tables is compared with the derivatives of a Chebyshev
-interpolant of its own values along a direction; other tests compare the values with PyTorch.
+in 40 digits. Every smooth row of the tables, except those in LEFT_OUT, is compared with the
+derivatives of a Chebyshev interpolant of its own values along a direction; other tests compare the
+values with PyTorch.
 """
 
 import importlib
@@ -28,7 +29,7 @@ def _sigmoid(x):
     return 1 / (1 + mpmath.exp(-x))
 
 
-# For each declaration: the function in mpmath, the constants after the array, and the points.
+# For each declaration: the function in mpmath, the constants after the array, and the point.
 SCALAR = {
     "absolute": (abs, (), -1.3),
     "add_constant": (lambda x, c: x + c, (0.7,), 0.4),
@@ -174,7 +175,8 @@ LEFT_OUT = """
 
 
 def _smooth_rows():
-    """Yields the smooth rows of the tables of this folder, and whether each is in NARROW."""
+    """Yields the smooth rows of this folder's tables with three orders or more, except those in
+    LEFT_OUT, and whether each is in NARROW."""
     for path in sorted(pathlib.Path(__file__).parent.glob("test_*.py")):
         if path.stem != pathlib.Path(__file__).stem and "\nTABLE = " in path.read_text():
             table = importlib.import_module(f"tests.functions.{path.stem}").TABLE

@@ -137,7 +137,7 @@ def _elementwise_text(kind):
 
 
 def _rules():
-    """Yields a rule for each optimizer with an elementwise step, ready for the step."""
+    """Yields the name and a rule of each optimizer with an elementwise step, ready for the step."""
     for name in optimizers.__all__ if hasattr(optimizers, "__all__") else dir(optimizers):
         optimizer = getattr(optimizers, name)
         if isinstance(optimizer, type) and issubclass(optimizer, GradientMethod):

@@ -286,7 +286,7 @@ def test_sums_of_rows_in_a_fixed_order(name, dtype, double):
 
 @pytest.mark.parametrize("n", [1, 1000, 10_000, 1_000_000])
 def test_no_thread_adds_many_rows(n):
-    """Also if all rows have one index, such as that of padding."""
+    """This also holds if all rows have one index, such as that of padding."""
     length = rows_per_chunk(n)
     assert max(length, -(-n // length)) <= max(32, 1.01 * n**0.5)
 

@@ -1,7 +1,8 @@
 """Tests convolution and pooling for random geometries, with NaN in all new memory.
 
-The values are small integers, whose sums are exact, so kernels must agree bit by bit. A kernel that
-leaves memory unwritten, or reads past the ends of its arrays, returns NaN.
+The values are small integers, whose sums are exact, so kernels must agree bit by bit, except where
+they compute fractions: winograd and means. A kernel that leaves memory unwritten, or reads past the
+ends of its arrays, returns NaN.
 """
 
 import itertools

@@ -48,7 +48,7 @@ def descend(p, g, lr):
 
 @pytest.fixture
 def compiling(calls_of):
-    """Compiles every step at once; returns a list of the compiled steps."""
+    """Compiles every step at once; returns a list of the texts of the compiled steps."""
     pytest.importorskip("numba", reason="needs numba, which compiles the steps")
     texts = calls_of(steps, "_compiled", lambda text: text)
     with thresholds.using(compiled_step=0):

@@ -63,7 +63,8 @@ class Launched:
         return self.process.returncode, apart(output), apart(errors)
 
     def read_lines(self, number):
-        """Returns ``number`` lines of standard output; the test's time limit applies."""
+        """Returns ``number`` or more lines of standard output, empty ones if it has ended; the
+        test's time limit applies."""
         lines = []
         while len(lines) < number:
             line = self.process.stdout.readline()

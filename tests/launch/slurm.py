@@ -15,7 +15,7 @@ from tests.launch import hosts
 # The package libpmix-dev has the library of PMIx under a name without version, by which Slurm's
 # plug-in loads it.
 PACKAGES = ("slurm-wlm", "munge", "libpmix-dev", "openssh-server", "openssh-client", "iproute2")
-# The same nightly run tests the doctor on containers and behind a firewall.
+# The nightly run that needs Slurm also tests the doctor on containers and behind a firewall.
 PACKAGES += ("podman", "runc", "nftables")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 _PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
@@ -120,7 +120,7 @@ class Slurm(hosts.Hosts):
         return self._wait(lambda: self.state(job), *states, seconds=seconds)
 
     def logs(self) -> str:
-        """Returns the logs of the daemons."""
+        """Returns the ends of the logs of the daemons and hosts."""
         files = sorted(self.folder.glob("*.log"))
         return "".join(f"\n== {path.name}\n{path.read_text()[-3000:]}" for path in files)
 
@@ -148,7 +148,7 @@ class Slurm(hosts.Hosts):
         self._run(name, f"{line}; rm -rf /run/munge")
 
     def change_munge_key(self, name: str):
-        """Starts munged on a host with another key."""
+        """Restarts munged on a host, with another key."""
         self.stop_munge(name)
         (self.folder / "other.key").write_bytes(os.urandom(128))
         (self.folder / "other.key").chmod(0o600)
@@ -190,7 +190,7 @@ class Slurm(hosts.Hosts):
 
 
 def main(arguments: list[str]) -> int:
-    """Installs Slurm, or starts a shell on the first of two hosts."""
+    """Installs Slurm, or runs a command, by default a shell, on the first of two hosts."""
     if arguments == ["install"]:
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         apt = [*["sudo", "-E"] * (os.geteuid() != 0), "apt-get", "-o", "DPkg::Lock::Timeout=300"]

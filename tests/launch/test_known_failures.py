@@ -420,7 +420,7 @@ def test_other_output_has_no_explanation(text):
 
 
 def own_lines(words, tmp_path, starter):
-    """Returns what the launcher itself prints when such an mpirun fails."""
+    """Returns what the launcher itself prints when an mpirun fails that runs these shell words."""
     path = tmp_path / "mpirun"
     path.write_text(f"#!/bin/sh\n{words}\n")
     result = run_with_mpirun(path, starter)

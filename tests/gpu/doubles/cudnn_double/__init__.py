@@ -82,7 +82,7 @@ def set_stream(handle, stream):
 
 
 class Tensor:
-    """A tensor of a graph; it is virtual unless it is declared a result."""
+    """A tensor of a graph; a computed tensor is virtual unless it is declared a result."""
 
     def __init__(self, uid, dim=None, stride=None, kind=None, by_value=False):
         self.uid, self.dim, self.stride, self.kind = uid, dim, stride, kind

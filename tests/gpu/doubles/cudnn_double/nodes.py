@@ -229,8 +229,8 @@ _NODES = {
 
 
 def describe_work(graph):
-    """Returns the floating-point operations of a graph, and the bytes that cuDNN copies in
-    addition.
+    """Returns the floating-point operations of a graph's products, and the bytes that cuDNN copies
+    in addition.
 
     Convolutions in half precision want the channels last: cuDNN copies other arrays.
     """

@@ -55,7 +55,8 @@ class Capture:
         raise CUDARuntimeError(f"cudaErrorStreamCapture{code}: {what}")
 
     def allocate(self, memory):
-        """Records memory that is allocated in a stream that captures."""
+        """Records memory that is allocated in a stream that captures; raises CaptureError if it is
+        from the pool that all share."""
         if memory.fate.pool() is _machine.pool:
             self._invalid = True
             raise CaptureError(
@@ -93,7 +94,8 @@ class Capture:
         return [] if use is None else use.history.stamps()
 
     def end(self, stream):
-        """Undoes the computed work; returns the graph."""
+        """Undoes the computed work; returns the graph, or raises CUDARuntimeError if there is
+        none."""
         is_unjoined = any(
             not stream._knows((other._number, other._clock[other._number]))
             for other in self.streams

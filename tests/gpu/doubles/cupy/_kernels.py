@@ -75,8 +75,8 @@ def _parameters(text):
 
 
 def _decide_types(parameters, args):
-    """Returns the dtype of each parameter, by CuPy's rules; raises TypeError if dtypes
-    contradict."""
+    """Returns the dtype of each parameter and of each letter, by CuPy's rules; raises TypeError if
+    dtypes contradict, or leave a letter undecided."""
     letters = {}
     for parameter, arg in zip(parameters, args):
         if not isinstance(arg, ndarray):
@@ -112,7 +112,8 @@ class _Kernel:
         self._compiled = {}
 
     def _run(self, ins, outs, shape, letters, dtypes, body):
-        """Compiles the body for these types, and runs it over the elements of a shape."""
+        """Compiles the body for these types, and runs it over the elements of a shape; only counts
+        the kernel if the ledger does not compute."""
         read, outs = [x for x in ins if isinstance(x, ndarray)], list(outs)
         if not ledger.computes:
             launch(self.name, read, outs, grain=grain_of(read, outs))

@@ -49,7 +49,7 @@ class Ledger:
         self.reset()
 
     def reset(self):
-        """Discards all records."""
+        """Discards all records except ``late``."""
         self.work = []
         self.launches, self.moved = collections.Counter(), collections.Counter()
         self.synchronizations = collections.Counter()
@@ -62,7 +62,7 @@ class Ledger:
         self._loaded, self.late = set(), []
 
     def compiles(self, name, types, text):
-        """Notes a kernel that is compiled for types of arguments, unless it was compiled before."""
+        """Notes the text of a kernel for types of arguments; notes the name in ``late`` if due."""
         self.kernels[name, types] = text
         if (name, text) not in self._loaded:
             self._loaded.add((name, text))
@@ -354,7 +354,7 @@ def refuse_to_wait(streams):
 
 
 def wait_on_host(what, *streams):
-    """Lets the host wait for streams, and counts the wait."""
+    """Lets the host wait for streams (without any, the current one), and counts the wait."""
     refuse_to_wait(streams or [get_current_stream()])
     ledger.synchronizations[what, place()] += 1
     for stream in streams or [get_current_stream()]:
@@ -543,6 +543,7 @@ class MemoryPool:
         allocator: the function that requests memory from CUDA.
 
     Attributes:
+        blocks: the existing blocks of all pools; only ``pool`` has them, other pools have none.
         n_served: the number of blocks that the pool has served.
         returned_at: the value of ``n_served`` when memory was last returned to CUDA.
         held: the number of bytes that CUDA gave to the pool, by device.
@@ -608,7 +609,7 @@ class MemoryPool:
         return self.held[here.device]
 
     def free_all_blocks(self, stream=None):
-        """Returns free memory to CUDA, including memory of graphs."""
+        """Returns the free memory of the current device to CUDA, including memory of graphs."""
         with _lock:
             self._free(here.device)
 
@@ -704,8 +705,8 @@ def grain_of(reads, writes):
 def launch(name, reads, writes, again=None, **work):
     """Counts a kernel in the current stream, and records its accesses to memory.
 
-    If the stream captures, launches of the graph call ``again``. ``work`` are further attributes
-    of ``Work``.
+    If the stream captures, the kernel is not counted, and launches of the graph call ``again``.
+    ``work`` are further attributes of ``Work``.
     """
     stream = get_current_stream()
     if stream.capture is None:

@@ -55,7 +55,7 @@ def ranges_of(arrays):
 
 
 def takes(dims, ranges):
-    """Returns whether a launch is small enough to be recorded."""
+    """Returns whether a launch is recorded: it is small enough, and recording is not off."""
     n_bytes = sum(end - begin for begin, end in ranges)
     return IS_ON and n_bytes <= MOST_BYTES and np.prod(dims[:6]) <= MOST_THREADS
 
