@@ -25,12 +25,11 @@ from mpchain.distributed import MultiNodeUpdater, create_sharded_iterator
 from mpchain.training import extensions
 from mpchain.typing import Array
 
-PADDING = -1  # the id of padding and unknown words
+PADDING = -1  # the id of padding; the id of unknown words is 0
 
 
 class Words(mpchain.Chain):
-    """A link that returns a vector for each word of texts (N, length); padding and unknown words
-    have the vector 0."""
+    """A link that returns a vector for each word of texts (N, length); padding has the vector 0."""
 
     def __init__(self, n_words: int, n_units: int):
         super().__init__()
