@@ -259,8 +259,8 @@ __all__ = [name for name in dir() if callable(globals()[name])]
 
 
 def _explain_arguments():
-    """Wraps functions that are composed of other functions, so that their errors name the wrong
-    argument."""
+    """Wraps functions that are composed of other functions, so that their errors name the argument
+    that is wrong."""
     for name in __all__:
         function = globals()[name]
         if not hasattr(function, "declaration"):

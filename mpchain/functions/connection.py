@@ -604,7 +604,7 @@ def shift(x: Input, ksize: Sizes = 3, dilate: Sizes = 1) -> Variable:
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: ``x`` does not have 4 axes, or has fewer than kh * kw channels.
+        InvalidType: ``x`` is not floating point with 4 axes, or has fewer than kh * kw channels.
         ValueError: ``ksize`` is even, or ``dilate`` is zero.
 
     Example:

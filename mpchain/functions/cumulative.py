@@ -98,7 +98,7 @@ def cumsum(x: Input, axis: int | None = None) -> Variable:
         Variable of the shape of ``x``; (x.size,) if ``axis`` is None.
 
     Raises:
-        InvalidType: ``x`` has no such axis.
+        InvalidType: ``x`` is not floating point or has no such axis.
 
     Example:
         >>> F.cumsum(np.arange(6.0).reshape(2, 3), axis=1).array
@@ -119,7 +119,7 @@ def cumprod(x: Input, axis: int | None = None) -> Variable:
         Variable of the shape of ``x``; (x.size,) if ``axis`` is None.
 
     Raises:
-        InvalidType: ``x`` has no such axis.
+        InvalidType: ``x`` is not floating point or has no such axis.
 
     Example:
         >>> F.cumprod(np.array([1.0, 2.0, 3.0])).array

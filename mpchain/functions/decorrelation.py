@@ -90,8 +90,8 @@ def decorrelated_batch_normalization(
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: ``groups`` does not divide the channels, or running statistics have the wrong
-            shape.
+        InvalidType: ``x`` is not floating point (N, C, ...), ``groups`` does not divide the
+            channels, or running statistics have the wrong shape.
 
     Example:
         >>> x = np.random.randn(100, 2).astype("float32")
@@ -145,7 +145,7 @@ def fixed_decorrelated_batch_normalization(
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: shapes do not match.
+        InvalidType: shapes or dtypes do not match.
 
     Example:
         >>> x, mean, projection = np.ones((4, 2)), np.zeros((1, 2)), np.eye(2)[None]

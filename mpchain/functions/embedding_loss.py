@@ -94,7 +94,7 @@ def triplet(
         Variable: a scalar; with reduce='no', (N, ...), the shape of ``anchor`` without axis 1.
 
     Raises:
-        InvalidType: the shapes differ.
+        InvalidType: the shapes differ or lack axis 1, or an argument is not floating point.
         ValueError: ``margin`` is not positive, or ``reduce`` is unknown.
 
     Example:

@@ -51,7 +51,8 @@ def im2col(
         Variable (N, C * kh * kw, out_h, out_w).
 
     Raises:
-        InvalidType: ``x`` does not have 4 axes, or a window is larger than the padded image.
+        InvalidType: ``x`` is not floating point with 4 axes, or a window is larger than the padded
+            image.
 
     Example:
         >>> F.im2col(np.zeros((2, 3, 8, 8)), 3, pad=1).shape
@@ -79,7 +80,7 @@ def resize_images(
         Variable (N, C, *output_shape).
 
     Raises:
-        InvalidType: ``x`` does not have 4 axes, or a size is not positive.
+        InvalidType: ``x`` is not floating point with 4 axes, or a size is not positive.
         ValueError: ``mode`` is unknown.
 
     Example:

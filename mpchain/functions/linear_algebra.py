@@ -56,7 +56,7 @@ def inv(a: Input) -> Variable:
         Variable (n, n).
 
     Raises:
-        InvalidType: ``a`` is not a square matrix.
+        InvalidType: ``a`` is not a square matrix of floating-point numbers.
         ValueError: the matrix is singular. The error is a ``numpy.linalg.LinAlgError``.
 
     Example:
@@ -78,7 +78,7 @@ def batch_inv(a: Input) -> Variable:
         Variable (B, n, n).
 
     Raises:
-        InvalidType: ``a`` does not hold square matrices.
+        InvalidType: ``a`` does not hold square matrices of floating-point numbers.
         ValueError: a matrix is singular. The error is a ``numpy.linalg.LinAlgError``.
 
     Example:
@@ -101,7 +101,7 @@ def det(a: Input) -> Variable:
         Variable, a scalar.
 
     Raises:
-        InvalidType: ``a`` is not a square matrix.
+        InvalidType: ``a`` is not a square matrix of floating-point numbers.
 
     Example:
         >>> F.det(np.array([[2.0, 1.0], [0.0, 4.0]])).array.round(2).item()
@@ -124,7 +124,7 @@ def batch_det(a: Input) -> Variable:
         Variable (B,).
 
     Raises:
-        InvalidType: ``a`` does not hold square matrices.
+        InvalidType: ``a`` does not hold square matrices of floating-point numbers.
 
     Example:
         >>> F.batch_det(np.full((2, 1, 1), 4.0)).array
@@ -160,7 +160,7 @@ def cholesky(a: Input) -> Variable:
         Variable (n, n).
 
     Raises:
-        InvalidType: ``a`` is not a square matrix.
+        InvalidType: ``a`` is not a square matrix of floating-point numbers.
         ValueError: the matrix is not positive definite. The error is a
             ``numpy.linalg.LinAlgError``.
 

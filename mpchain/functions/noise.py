@@ -290,7 +290,7 @@ def simplified_dropconnect(
         Variable (N, O).
 
     Raises:
-        InvalidType: the shapes of the arguments do not match.
+        InvalidType: the shapes or dtypes of the arguments do not match.
         ValueError: the ratio is out of range.
 
     Example:
@@ -342,7 +342,7 @@ def zoneout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: the shapes differ.
+        InvalidType: the shapes differ, or an argument is not floating point.
         ValueError: the ratio is out of range.
 
     Example:

@@ -255,7 +255,7 @@ def batch_renormalization(
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: the shapes of the arguments do not match.
+        InvalidType: the shapes or dtypes of the arguments do not match.
         TypeError: the running statistics are missing.
 
     Example:
@@ -394,7 +394,7 @@ def group_normalization(
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: the shapes of the arguments do not match.
+        InvalidType: the shapes or dtypes of the arguments do not match.
         ValueError: ``groups`` does not divide the channels.
 
     Example:
@@ -435,7 +435,7 @@ def instance_normalization(x: Input, gamma: Input, beta: Input, eps: float = 1e-
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: the shapes of the arguments do not match.
+        InvalidType: the shapes or dtypes of the arguments do not match.
 
     Example:
         >>> F.instance_normalization(np.zeros((2, 6, 8)), np.ones(6), np.zeros(6)).shape
@@ -476,7 +476,7 @@ def rms_normalization(x: Input, gamma: Input, eps: float = 1e-5) -> Variable:
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: the shape of ``gamma`` does not match the trailing axes of ``x``.
+        InvalidType: the shape or dtype of ``gamma`` does not match ``x``.
 
     Example:
         >>> F.rms_normalization(np.array([[1.0, 3.0]]), np.ones(2)).array.round(2)
@@ -529,7 +529,7 @@ def normalize(x: Input, eps: float = 1e-5, axis: int | Sequence[int] = 1) -> Var
         1 / eps, which half precision limits to its largest number.
 
     Raises:
-        InvalidType: ``x`` lacks an axis.
+        InvalidType: ``x`` is not floating point or lacks an axis.
 
     Example:
         >>> F.normalize(np.array([[3.0, 4.0]])).array.round(2)

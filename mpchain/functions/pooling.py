@@ -255,7 +255,8 @@ def unpooling_nd(
         Variable (N, C, *outsize).
 
     Raises:
-        InvalidType: pooling of an array of ``outsize`` would not give the size of ``x``.
+        InvalidType: a rank or dtype does not match, or pooling of an array of ``outsize`` would not
+            give the size of ``x``.
 
     Example:
         >>> F.unpooling_nd(np.array([[[1.0, 2.0]]]), 2).array.shape
@@ -433,7 +434,8 @@ def adaptive_average_pooling_nd(x: Input, outsize: int | Sequence[int | None]) -
         Variable (N, C, *outsize).
 
     Raises:
-        InvalidType: ``outsize`` does not match the rank of ``x``.
+        InvalidType: ``x`` is not floating point, has no spatial axis or an empty one, or
+            ``outsize`` does not match its rank.
 
     Example:
         >>> F.adaptive_average_pooling_nd(np.array([[[1.0, 5.0, 2.0, 4.0]]]), 2).array
@@ -479,7 +481,8 @@ def adaptive_max_pooling_nd(
         integers of its shape: indices into the flattened spatial axes.
 
     Raises:
-        InvalidType: ``outsize`` does not match the rank of ``x``.
+        InvalidType: ``x`` is not floating point, has no spatial axis or an empty one, or
+            ``outsize`` does not match its rank.
 
     Example:
         >>> F.adaptive_max_pooling_nd(np.array([[[1.0, 5.0, 2.0, 4.0]]]), 2).array

@@ -346,7 +346,8 @@ def depth2space(X: Input, r: int) -> Variable:
         Variable (N, C, H * r, W * r).
 
     Raises:
-        InvalidType: ``r * r`` does not divide the number of channels.
+        InvalidType: the array is not floating point with 4 axes, ``r`` is not positive, or
+            ``r * r`` does not divide the number of channels.
 
     Example:
         >>> F.depth2space(np.zeros((1, 8, 2, 3)), 2).shape
@@ -369,7 +370,8 @@ def space2depth(X: Input, r: int) -> Variable:
         Variable (N, C * r * r, H, W).
 
     Raises:
-        InvalidType: ``r`` does not divide the height and the width.
+        InvalidType: the array is not floating point with 4 axes, or ``r`` is not positive or does
+            not divide the height and the width.
 
     Example:
         >>> F.space2depth(np.zeros((1, 2, 4, 6)), 2).shape
@@ -390,7 +392,8 @@ def pixel_shuffle(x: Input, r: int) -> Variable:
         Variable (N, C, H * r, W * r).
 
     Raises:
-        InvalidType: ``r * r`` does not divide the number of channels.
+        InvalidType: the array is not floating point with 4 axes, ``r`` is not positive, or
+            ``r * r`` does not divide the number of channels.
 
     Example:
         >>> F.pixel_shuffle(np.arange(4.0).reshape(1, 4, 1, 1), 2).array[0, 0]
@@ -414,7 +417,8 @@ def pixel_unshuffle(x: Input, r: int) -> Variable:
         Variable (N, C * r * r, H, W).
 
     Raises:
-        InvalidType: ``r`` does not divide the height and the width.
+        InvalidType: the array is not floating point with 4 axes, or ``r`` is not positive or does
+            not divide the height and the width.
 
     Example:
         >>> F.pixel_unshuffle(np.zeros((1, 2, 4, 6)), 2).shape

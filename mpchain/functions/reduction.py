@@ -210,7 +210,7 @@ def max(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
         Variable of the dtype of ``x``.
 
     Raises:
-        InvalidType: ``x`` lacks an axis, or has no elements along the axes.
+        InvalidType: ``x`` is not floating point, lacks an axis, or has no elements along the axes.
 
     Example:
         >>> F.max(np.arange(6.0).reshape(2, 3), axis=1).array
@@ -231,7 +231,7 @@ def min(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
         Variable of the dtype of ``x``.
 
     Raises:
-        InvalidType: ``x`` lacks an axis, or has no elements along the axes.
+        InvalidType: ``x`` is not floating point, lacks an axis, or has no elements along the axes.
 
     Example:
         >>> F.min(np.arange(6.0).reshape(2, 3), axis=1).array
@@ -260,7 +260,7 @@ def argmax(x: Input, axis: int | None = None) -> Variable:
         Variable of int32, without the reduced axis.
 
     Raises:
-        InvalidType: ``x`` has no such axis, or no element along it.
+        InvalidType: ``x`` is not floating point, or has no such axis or no element along it.
         TypeError: ``axis`` is a tuple.
 
     Example:
@@ -281,7 +281,7 @@ def argmin(x: Input, axis: int | None = None) -> Variable:
         Variable of int32, without the reduced axis.
 
     Raises:
-        InvalidType: ``x`` has no such axis, or no element along it.
+        InvalidType: ``x`` is not floating point, or has no such axis or no element along it.
         TypeError: ``axis`` is a tuple.
 
     Example:
@@ -308,7 +308,7 @@ def prod(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
         Variable of the dtype of ``x``.
 
     Raises:
-        InvalidType: ``x`` lacks an axis.
+        InvalidType: ``x`` is not floating point or lacks an axis.
 
     Example:
         >>> F.prod(np.arange(6.0).reshape(2, 3), axis=1).array
@@ -372,7 +372,7 @@ def logsumexp(x: Input, axis: Axes = None) -> Variable:
         Variable of the dtype of ``x``, without the reduced axes.
 
     Raises:
-        InvalidType: ``x`` lacks an axis, or has no elements along the axes.
+        InvalidType: ``x`` is not floating point, lacks an axis, or has no elements along the axes.
 
     Example:
         >>> F.logsumexp(np.log([[1.0, 3.0]]), axis=1).array.round(2)
@@ -391,7 +391,7 @@ def batch_l2_norm_squared(x: Input) -> Variable:
         Variable (N,).
 
     Raises:
-        InvalidType: ``x`` has fewer than two axes.
+        InvalidType: ``x`` is not floating point or has fewer than two axes.
 
     Example:
         >>> F.batch_l2_norm_squared(np.arange(6.0).reshape(2, 3)).array

@@ -1,6 +1,7 @@
 """Error functions, the normal distribution and the gamma function.
 
-Arrays in host memory need SciPy, which is imported when one of these functions is first called.
+Arrays in host memory need SciPy, except for float32 arrays that compiled loops compute; SciPy is
+imported when a function first needs it.
 """
 
 import math

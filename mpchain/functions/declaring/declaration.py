@@ -63,7 +63,7 @@ class Declaration:
             a sequence of arrays, is the only array argument.
         is_elementwise: whether arguments broadcast, so that body and derivatives can be fused into
             loops.
-        any_dtype: whether integer arrays are accepted too.
+        any_dtype: whether arrays of integers or bool are accepted too.
         takes_bfloat16: whether the body accepts bfloat16 arrays without conversion; see
             :class:`InSingle`.
 
@@ -634,7 +634,7 @@ def elementwise(
             has no gradient. The function's first parameter is the gradient of the output; the names
             of the other parameters select the values that the function receives, as
             :mod:`mpchain.functions.declaring.declaration` lists.
-        any_dtype: whether integer arrays are accepted too.
+        any_dtype: whether arrays of integers or bool are accepted too.
 
     Returns:
         Decorator of a body, which takes arrays, followed by constants, and returns an array. The
@@ -693,7 +693,7 @@ def differentiable(
             arguments.
         n_arrays: with ``joint``, the number of array arguments; None means that the only array
             argument is a sequence of arrays.
-        any_dtype: whether integer arrays are accepted too.
+        any_dtype: whether arrays of integers or bool are accepted too.
         takes_bfloat16: whether the body computes on bfloat16 arrays itself. Otherwise it receives
             float32 copies, and the result is rounded.
 
