@@ -189,7 +189,8 @@ POOLINGS = [
 
 
 def _pooled(x, k, s, p, average, ceil=True):
-    """Computes pooling by loops: sizes are rounded up, and means are over the padded image."""
+    """Computes pooling by loops: sizes are rounded up if ``ceil``, and means are over the padded
+    image."""
     size = x.shape[2]
     n = -(-(size + 2 * p - k) // s) + 1 if ceil else (size + 2 * p - k) // s + 1
     n -= (n - 1) * s >= size + p

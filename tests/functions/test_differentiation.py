@@ -48,8 +48,8 @@ def test_differentiate_leaves_single_operations_alone():
 
 
 def _second_derivatives():
-    """Yields, for each derivative of several operations, its arrays and the text of its second
-    derivatives."""
+    """Yields pairs for derivatives of several operations whose second derivatives have text: a
+    label, and (the formula, its arrays, the text)."""
     for name, declaration in registry.items():
         for argument, formula in zip(declaration.array_names, declaration.derivatives):
             n = declaration.elementwise_arrays(formula) if formula else 0

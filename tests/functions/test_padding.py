@@ -17,7 +17,7 @@ _WIDTHS = ((1, 2), (0, 3))
 
 
 def _linear(x, **options):
-    """Returns numpy.pad as a matrix and a constant, from its results for unit vectors."""
+    """Applies numpy.pad as a matrix and a constant, from its results for unit vectors."""
     size = x.numel()
     pad = functools.partial(np.pad, **options)
     constant = pad(np.zeros(x.shape))

@@ -81,7 +81,7 @@ def _ours(kind, n_layers, n_directions, *arrays, **options):
 
 
 def _torch(kind, n_layers, n_directions, *tensors, **options):
-    """Computes the same with PyTorch's modules, from packed sequences."""
+    """Computes a case with PyTorch's modules, from packed sequences."""
     states, ws, bs, xs = _taken_apart(kind, n_layers, n_directions, tensors)
     module_class, n_weights, order = MODULES[kind]
     half = n_weights // 2

@@ -48,7 +48,8 @@ def _recurrent(kind, **options):
     return lambda: getattr(nn, kind)(3, 5, 2, batch_first=True, **options)
 
 
-# For each name: the link, the module, the shape of the input, and how both are called.
+# For each name: the link, the module, the shape of the input, and, unless both are just applied to
+# the input, how they are called.
 CASES = {
     "Linear": (lambda: L.Linear(3, 2), lambda: nn.Linear(3, 2), (4, 3)),
     "Linear, lazy": (lambda: L.Linear(None, 2), lambda: nn.Linear(3, 2), (4, 3)),

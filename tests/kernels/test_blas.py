@@ -13,7 +13,7 @@ from mpchain.kernels.reference import product
 
 @pytest.fixture
 def numbers(monkeypatch):
-    """Returns the list of thread numbers that were set instead of OpenBLAS's."""
+    """Returns the list of numbers of threads: 4, and those that were set instead of OpenBLAS's."""
     numbers = [4]
     monkeypatch.setattr(blas, "_openblas", lambda: (lambda: numbers[-1], numbers.append))
     return numbers

@@ -118,7 +118,8 @@ class Hosts:
         return ["nsenter", "-t", process, *NAMESPACES, f"--wd={os.getcwd()}", *words]
 
     def environment(self) -> dict[str, str]:
-        """Variables with which ssh reaches the hosts, and MPI keeps its files on each host."""
+        """Returns the variables with which ssh reaches the hosts, and MPI keeps its files on each
+        host."""
         return {"PATH": f"{self.folder}/bin:{os.environ['PATH']}", "TMPDIR": "/run"}
 
     def cut(self, name: str):

@@ -7,7 +7,8 @@ from launch.checkpoints import Checkpoints
 
 @pytest.fixture
 def write(tmp_path):
-    """Returns a function that writes a file, dated one second after the previous file."""
+    """Returns a function that writes a file, dated one second after the previous file or at the
+    same time."""
     times = iter(range(1_000_000_000, 2_000_000_000))
 
     def write(name, text="x", same_time=False):

@@ -42,8 +42,8 @@ ROWS = list(_rows())
 _OUTSIDE = "depends on the values of the inputs or on random numbers"
 _MATRICES = "ONNX has no decomposition or inverse of matrices"
 _SPECIAL = "ONNX has no such function"
-# For each function that cannot be exported, the reason. A key is the first word of a row, or its
-# whole name.
+# For each function or row that cannot be exported, the reason; None for a row that can. A key is
+# the first word of a row, or its whole name.
 REFUSED = {
     "embedding_loss": {"black_out": _OUTSIDE},
     "image": {

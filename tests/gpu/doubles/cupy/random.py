@@ -1,4 +1,4 @@
-"""Random numbers from NumPy, with one generator for each device that differs from NumPy's own."""
+"""Random numbers from NumPy: each device has a generator, which differs from NumPy's own."""
 
 import functools
 import os

@@ -41,7 +41,7 @@ def _matrices(name, pointer, kind, n, step, rows, columns, ld):
 
 
 def gemmStridedBatchedEx(*args):
-    """Computes C = alpha op(A) op(B) + beta C for each of several matrices."""
+    """Computes C = op(A) op(B) for each of several matrices: alpha must be 1, and beta 0."""
     refuse_library("cuBLAS")
     multiply(*args)
 
