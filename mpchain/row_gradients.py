@@ -110,8 +110,8 @@ def give_rows(node: Any, find: Callable, find_arguments: Callable[[], tuple]) ->
         find_arguments: function that returns the arguments of ``find``.
 
     Returns:
-        bool: whether the parameter received the rows. False if the parameter already has a
-            gradient, or if its update may change other rows.
+        bool: whether the parameter received the rows. False, for example, if the parameter already
+            has a gradient, if its update may change other rows, or if most rows are not zero.
     """
     leaf = node.get_variable_or_none()
     step = getattr(getattr(leaf, "update_rule", None), "step", None)

@@ -61,7 +61,8 @@ def compare(comm: Communicator, begin: int | None = None, clock: Clock | None = 
         comm: the ranks.
         begin: the time when this rank began to record; None means now. The earliest time of all
             ranks is the origin.
-        clock: the result of an earlier comparison, to which the new comparison is added.
+        clock: the result of an earlier comparison, to which the new comparison is added; its origin
+            is kept, and ``begin`` is ignored. None means that this is the first comparison.
 
     >>> compare(comm).error
     0

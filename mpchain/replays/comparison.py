@@ -24,11 +24,11 @@ class Difference:
 
     Attributes:
         t: the number of the update.
-        place: the name of the parameter or of the loss.
+        place: the name of the piece of the parameters, or of the loss.
         size: the size of the difference; NaN if only one of the two numbers is finite.
-        scale: the norm of the parameter, or the magnitude of the loss.
+        scale: the norm of the piece, or the magnitude of the loss.
         epsilon: the relative rounding error of the number's dtype.
-        values: the two values of a loss; None for a parameter.
+        values: the two values of a loss; None for a piece.
     """
 
     t: int

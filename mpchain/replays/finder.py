@@ -100,7 +100,8 @@ class Finder(Observer):
 
     Attributes:
         part: the index of the current micro-batch; callers set it before each micro-batch.
-        stops: function that is called with the user's frame when forward computes a NaN.
+        stops: function that is called with the user's frame when forward computes the first NaN;
+            None if no function is called.
 
     Example:
         >>> with Finder() as finder, np.errstate(invalid="ignore"):

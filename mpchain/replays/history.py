@@ -67,11 +67,11 @@ class History:
     Attributes:
         folder: the argument of the same name.
         about: facts about the program.
-        models: the :class:`Model` of each optimizer, by the checksum of its parameters' names and
-            shapes.
+        models: the :class:`Model` of each optimizer, by the key that is the attribute ``model`` of
+            :class:`~mpchain.replays.recording.Update`.
 
     Raises:
-        RecordError: there is no record, or it is damaged.
+        RecordError: there is no record, it is damaged, or it has no step.
     """
 
     def __init__(self, folder: str | os.PathLike):

@@ -82,8 +82,10 @@ class Table:
 
     Attributes:
         names: the names of the parameters.
+        ids: the values of ``id`` of the parameters.
         shape: the description of the parameters in a record.
         pieces: the pieces.
+        ends: 0, and the number of elements up to the end of each piece.
         key: the id of the optimizer in a record.
     """
 

@@ -31,7 +31,7 @@ def describe() -> dict[str, Any]:
 
 
 def checksum_of(path: str) -> str | None:
-    """Returns a checksum of a file; None if the file does not exist.
+    """Returns a checksum of a file; None if the file cannot be read.
 
     >>> checksum_of("missing") is None
     True
@@ -44,7 +44,7 @@ def checksum_of(path: str) -> str | None:
 
 
 def check(about: dict[str, Any]) -> None:
-    """Raises RecordError if the program of a record has changed."""
+    """Raises RecordError if the program of a record has changed, or is missing."""
     found = checksum_of(about["script"])
     if found is None:
         raise RecordError(f"the program of the record, {about['script']}, is missing: restore it")

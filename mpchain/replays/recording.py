@@ -35,7 +35,8 @@ class Update:
     Attributes:
         t: the number of the update, from 1: the optimizer's ``t`` after the update. For a start,
             the ``t`` from which the run continues.
-        model: the checksum of the parameters' names and shapes.
+        model: the checksum of the parameters' names, shapes and dtypes; a number follows if several
+            optimizers have equal models.
         n_ranks: the number of ranks.
         n_samples: the number of samples of all ranks; None if it is unknown.
         own: the loss of the first micro-batch of rank 0; None if it is unknown.

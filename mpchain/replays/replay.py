@@ -24,7 +24,7 @@ _CHECKPOINT = re.compile(r"iteration_(\d+)|snapshot_iter_(\d+)")
 
 
 class Reached(SystemExit):
-    """Ends the program, because the requested step is computed."""
+    """Ends the program, because the requested step is computed or the replay is refused."""
 
 
 class Folders:
@@ -97,6 +97,7 @@ class Replay(Watch):
         finder: the object that looks for non-finite numbers in the step.
         at: the index of the micro-batch that is examined.
         counts: the numbers of samples of the micro-batches.
+        folders: the folders that replace the program's folders of results and checkpoints.
     """
 
     def __init__(
@@ -278,7 +279,8 @@ class Replay(Watch):
 
         Raises:
             RecordError: the program is not the recorded one, or does not reach the step.
-            Exception: the program raised an error; a debugger was opened first if requested.
+            Exception: the program raised an error; if this was in the step, a debugger was opened
+                first if requested.
         """
         try:
             with self:

@@ -11,7 +11,8 @@ _MOST = 12  # largest number of sample indices to print
 
 
 def report(replay: Replay, arguments: Sequence[str], rank: int | None = None) -> int:
-    """Prints what a replay has found; returns 0, or 1 if fingerprints differ by more than rounding.
+    """Prints what a replay has found; returns 0, or 1 if fingerprints differ by more than rounding,
+    or differ at all although the run was reproducible.
 
     Args:
         replay: the replay.
@@ -43,8 +44,8 @@ def say(text: str) -> None:
 
 
 def compare(replay: Replay, arguments: Sequence[str]) -> int:
-    """Prints whether the fingerprints equal the record's, bit for bit or up to rounding; returns 0
-    if they do, otherwise 1."""
+    """Prints whether the fingerprints equal the record's, bit for bit or, if the run was not
+    reproducible, up to rounding; returns 0 if they do, otherwise 1."""
     begun, n = replay.begun_at or 0, len(replay.updates)
     found = replay.differences()
     if not found:

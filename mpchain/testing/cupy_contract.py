@@ -108,7 +108,7 @@ def known() -> dict:
 
 
 def differences(found: dict, wanted: dict) -> list[str]:
-    """Describes the differences between two contracts.
+    """Describes the differences of a contract from the wanted contract, except additional names.
 
     Example:
         >>> wanted = {"version": "14.2", "cupy": {"max": "function(a, axis)", "tril": "type"}}

@@ -49,7 +49,8 @@ def open_display(
         total: the progress at the end, in any unit; None if it is unknown.
         out: the stream; None means standard output.
         bar_length: length of the bar in characters.
-        n_lines: total number of lines, if there is no terminal or no tqdm.
+        n_lines: number of lines that show progress, if there is no terminal or no tqdm. A line is
+            also printed after a minute without one.
         keep: whether the bar stays when it is closed.
 
     Example:

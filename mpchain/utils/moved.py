@@ -40,7 +40,8 @@ class Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Returns a specification whose loader imports the module from its new path."""
+        """Returns a specification whose loader imports the module from its new path; None for a
+        module that has no other path."""
         if name in MOVED or name in NICKNAMES:
             return importlib.machinery.ModuleSpec(name, self)
         return None

@@ -20,7 +20,7 @@ _MISSING = "not installed"
 
 
 def print_runtime_info(out: TextIO | None = None) -> None:
-    """Prints the versions of all numerical libraries, and the configuration of this thread.
+    """Prints the versions of Python and of libraries, and the configuration of this thread.
 
     Args:
         out: stream to print to; None means standard output.

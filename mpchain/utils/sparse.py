@@ -20,7 +20,7 @@ class CooMatrix:
         shape: the numbers of rows and columns of a matrix.
         order: 'C' if the elements are sorted by row and then column, 'F' if by column and
             then row, else 'other'; None determines it from the positions.
-        requires_grad: whether the elements get a gradient.
+        requires_grad: whether the elements get a gradient, if ``data`` is not a Variable.
 
     Attributes:
         data (Variable), row, col, shape, order: the arguments.

@@ -27,9 +27,10 @@ COMMAND_VARIABLE = "MPCHAIN_COMMAND"
 class ClosingReport(Extension):
     """Prints at the end of training the final values, and the folder of the results.
 
-    If ``arguments`` have ``resume``, the first run of a program also prints a line with the next
-    steps. After Ctrl-C or SIGTERM the extension prints the command that continues from the latest
-    snapshot. After any other exception it prints nothing.
+    If ``arguments`` have ``resume`` and there is a snapshot, the first run of a program also prints
+    a line with the next steps. After Ctrl-C or SIGTERM the extension prints the command that
+    continues from the latest snapshot, if there is one, or only the path of the snapshot if the
+    program has no option to continue. After any other exception it prints nothing.
 
     Args:
         arguments: the program's arguments, as argparse returns them, or a dict. If they have

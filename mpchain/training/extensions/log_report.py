@@ -105,7 +105,7 @@ class LogReport(Extension):
                 json.dump(self._log, file, indent=4, default=float)
 
     def finalize(self) -> None:
-        """Warns about names that were never reported."""
+        """Allows other jobs to write the file, and warns about names that were never reported."""
         self._files.release()
         if self._writes:
             self._awaited.warn()

@@ -76,7 +76,8 @@ class PlotReport(FigureWriter):
             self.draw(lambda: self.write(self._draw(summary), trainer.out))
 
     def finalize(self) -> None:
-        """Warns about names that were never reported."""
+        """Draws the values that were skipped to save time, allows other jobs to write the file, and
+        warns about names that were never reported."""
         super().finalize()
         self._awaited.warn()
 

@@ -17,8 +17,8 @@ class ProgressBar(Extension):
 
     On a terminal, also under mpchain-launch, the extension shows a tqdm bar (``pip install tqdm``).
     Without tqdm, or if the stream is not a terminal, it prints a line for each twentieth of the
-    training; but if there is a :class:`PrintReport`, a line every ten minutes, because lines break
-    the table.
+    training, and after a minute without one; but if there is a :class:`PrintReport`, a line every
+    ten minutes, because lines break the table.
 
     Args:
         training_length: ``(length, unit)``; None means the length of the trainer's stop trigger.

@@ -40,8 +40,9 @@ class ParallelUpdater(StandardUpdater):
             calls the counterpart in its own copy. None means the model.
 
     Raises:
-        ValueError: both models and devices are None, their names differ or lack ``'main'``, or the
-            main model is not the target of the optimizer.
+        ValueError: both models and devices are None, their names differ or lack ``'main'``, the
+            main model is not the target of the optimizer, or ``loss_func`` belongs to no link of
+            the target.
 
     Example:
         >>> from mpchain import iterators
