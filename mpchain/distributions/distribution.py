@@ -144,6 +144,9 @@ class Distribution:
         """Draws samples from ``config.rng``, or from NumPy's or CuPy's global generator if
         ``config.rng`` is None.
 
+        In updates of a multi-node optimizer, numbers may belong to samples: see
+        :mod:`mpchain.random`.
+
         Args:
             sample_shape: the shape of the array of independent draws.
 

@@ -25,7 +25,8 @@ def choose(condition: Array, value: Input | float, y: Variable) -> Variable:
         y: Variable.
 
     Returns:
-        Variable of the broadcast shape, and of the dtype of ``y``.
+        Variable of the broadcast shape, and of the dtype of ``y`` unless ``value`` is a Variable of
+        a wider dtype.
     """
     if not isinstance(value, Variable):
         value = converted(y.xp, value, y.dtype)

@@ -147,8 +147,8 @@ class Gamma(Parametric):
 
     Gradients of samples come from implicit differentiation of the distribution function, an exact
     reparameterization (M. Figurnov et al., Implicit reparameterization gradients, 2018).
-    On the host, everything except the mean, the mode, the variance, and samples without gradients
-    needs SciPy.
+    On the host, everything except the mean, the mode, the variance, the standard deviation, and
+    samples without gradients needs SciPy.
 
         >>> Gamma(np.array([1.0, 2.0]), 3.0).variance.array
         array([ 9., 18.])

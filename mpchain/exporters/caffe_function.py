@@ -47,7 +47,8 @@ class CaffeFunction(Chain):
     Attributes:
         forwards (dict): the function or link of each known layer, by name.
         fs (Chain): the network itself; its children are the links with parameters.
-        layers (list): triples of layer name, names of inputs and names of outputs.
+        layers (list): triples of layer name, names of inputs and names of outputs, without data
+            layers.
 
     Raises:
         OSError: the file cannot be read.

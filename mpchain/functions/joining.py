@@ -59,7 +59,7 @@ def concat(xs: Sequence[Input], axis: int = 1) -> Output:
         Variable.
 
     Raises:
-        InvalidType: shapes differ along other axes, or an array has no such axis.
+        InvalidType: shapes differ along other axes, an array has no such axis, or ``xs`` is empty.
 
     Example:
         >>> F.concat([np.zeros((2, 1)), np.ones((2, 2))], axis=1).array
@@ -202,7 +202,7 @@ def stack(xs: Sequence[Input], axis: int = 0) -> Variable:
         Variable.
 
     Raises:
-        InvalidType: the shapes differ, or the result has no such axis.
+        InvalidType: the shapes differ, the result has no such axis, or ``xs`` is empty.
 
     Example:
         >>> F.stack([np.zeros(3), np.ones(3)], axis=1).shape
@@ -249,7 +249,7 @@ def hstack(xs: Sequence[Input]) -> Variable:
         Variable.
 
     Raises:
-        InvalidType: the shapes do not match.
+        InvalidType: the shapes do not match, or ``xs`` is empty.
 
     Example:
         >>> F.hstack([np.zeros((2, 1)), np.ones((2, 3))]).shape
@@ -271,7 +271,7 @@ def vstack(xs: Sequence[Input]) -> Variable:
         Variable.
 
     Raises:
-        InvalidType: the shapes do not match.
+        InvalidType: the shapes do not match, or ``xs`` is empty.
 
     Example:
         >>> F.vstack([np.zeros(3), np.ones((2, 3))]).shape
@@ -292,7 +292,7 @@ def dstack(xs: Sequence[Input]) -> Variable:
         Variable.
 
     Raises:
-        InvalidType: the shapes do not match.
+        InvalidType: the shapes do not match, or ``xs`` is empty.
 
     Example:
         >>> F.dstack([np.zeros((2, 3)), np.ones((2, 3))]).shape
@@ -338,7 +338,8 @@ def pad_sequence(xs: Sequence[Input], length: int | None = None, padding: float 
         Variable (len(xs), length, ...).
 
     Raises:
-        InvalidType: a sequence is longer than ``length``, or dtypes or other sizes differ.
+        InvalidType: a sequence is longer than ``length``, dtypes or other sizes differ, or ``xs``
+            is empty.
 
     Example:
         >>> F.pad_sequence([np.array([1.0, 2.0]), np.array([3.0])]).array

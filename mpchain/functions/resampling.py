@@ -61,7 +61,7 @@ def linear_matrix(size: int, out_size: int, scale: float, align_corners: bool) -
 
     Args:
         size, out_size: number of elements of the input axis and of the output axis.
-        scale: the factor on the number of elements.
+        scale: the factor on the number of elements; not used if ``align_corners`` is True.
         align_corners: whether to align the centers of the first and last elements of both axes; if
             False, the outer borders of these elements are aligned.
 

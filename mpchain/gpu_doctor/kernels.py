@@ -24,8 +24,8 @@ to ten bits (TF32)."""
 def cases(operation: str) -> Iterator[Item]:
     """Yields the cases of an operation in each dtype and, on a GPU, each layout.
 
-    Every kernel that accepts the arguments, and the reference on the GPU, is compared with the
-    reference on the CPU.
+    Every kernel that accepts the arguments and, in the first layout, the reference on the GPU are
+    compared with the reference on the CPU.
 
     Args:
         operation: the name of the operation.

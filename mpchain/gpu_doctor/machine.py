@@ -248,7 +248,7 @@ def _plan(cudnn, request):
 
 
 def nccl() -> Iterator[Item]:
-    """Yields an item for each binding of NCCL, which tests a sum on one rank, eager and captured.
+    """Yields an item for each binding of NCCL, which tests sums on one rank, eager and captured.
 
     Example:
         >>> [name for name, _ in nccl()]

@@ -1,6 +1,7 @@
 """Measures training steps of mpchain, and of PyTorch as its users usually run it.
 
-Each step runs in a separate process, because mpchain and PyTorch load different CUDA libraries.
+The doctor runs each step in a separate process, because mpchain and PyTorch load different CUDA
+libraries.
 """
 
 import contextlib
