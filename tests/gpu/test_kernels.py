@@ -36,8 +36,8 @@ MOST = {
     "unfold_windows": 1,
     "fold_windows": 1,
 }
-"""The number of launches of each operation; arguments in half precision may need casts in
-addition."""
+"""The largest number of launches of each operation. Casts of half precision, a copy of the filters
+of groups, and a kernel that joins long sums may come in addition."""
 
 REFERENCE = {"no samples", "one gamma", "one", "too many for one kernel"}
 """Cases that the reference computes."""

@@ -395,7 +395,8 @@ class RawKernel:
         return re.sub("#include <cupy/.*>", "", self.code)
 
     def _loaded(self):
-        """Returns the compiled library, and the text before the kernel's code."""
+        """Returns the compiled library, and the text about arrays that precedes the kernel's
+        code."""
         names = ", ".join(f"*({kind}*)_args[{k}]" for k, kind in enumerate(self._types))
         checks = " ".join(
             f"if (sizeof({kind}) != _sizes[{k}]) return {k + 1};"

@@ -62,7 +62,7 @@ class Ledger:
         self._loaded, self.late = set(), []
 
     def compiles(self, name, types, text):
-        """Notes the text of a kernel for types of arguments; notes the name in ``late`` if due."""
+        """Notes the text of a kernel, and its name if its first compilation comes late."""
         self.kernels[name, types] = text
         if (name, text) not in self._loaded:
             self._loaded.add((name, text))
@@ -625,8 +625,8 @@ pool = MemoryPool()
 
 @contextlib.contextmanager
 def using_allocator(allocator=None):
-    """Context manager: this thread allocates by the given function, such as the method of a
-    pool."""
+    """Context manager: this thread allocates by the given function, such as the method of a pool,
+    or without one from the pool that all share."""
     outer, here.allocator = here.allocator, allocator
     try:
         yield
