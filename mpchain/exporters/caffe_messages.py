@@ -58,7 +58,7 @@ OLD_TYPES = {int(number): name for number, name in map(str.split, _OLD_TYPES.spl
 
 @functools.cache
 def net_class() -> Any:
-    """Returns protobuf's class for the message ``Net``, built from the tables above.
+    """Returns protobuf's class for the message ``Net``, built from this module's tables.
 
         >>> net_class().DESCRIPTOR.full_name
         'caffe.Net'
@@ -103,7 +103,8 @@ def fields_of(message: str) -> dict[str, tuple[bool, str]]:
 
 
 def decode(content: bytes) -> dict[str, Any]:
-    """Reads a network: returns a dict of fields by name, without fields that the tables lack.
+    """Reads a network: returns a dict of fields by name, without fields that this module's tables
+    lack.
 
     A repeated field is a list, or an array if its elements are floats.
 

@@ -201,7 +201,8 @@ def _loss_scale(device_name: str) -> Results:
 
 
 def _beyond(device_name: str) -> Results:
-    """Checks functions of arrays with more than 2**31 elements; only the last rows are compared."""
+    """Checks functions of arrays with more than 2**31 elements. Of results that have as many rows,
+    only the last rows are compared."""
     device = get_device(device_name)
     is_real = isinstance(device, cuda.GpuDevice) and not is_double()
     n_rows = (1 << 21) + 8 if is_real else 16
