@@ -261,7 +261,7 @@ class ParameterTree(DeviceResident):
         Args:
             mode: ``'share'`` shares the parameters' arrays, but not their gradients, with the
                 original; ``'copy'`` copies everything; ``'init'`` copies everything, and draws new
-                initial values for the parameters.
+                initial values for the parameters (NaN for a Parameter that was made from an array).
 
         Raises:
             ValueError: ``mode`` is not one of these strings.

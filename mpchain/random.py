@@ -70,7 +70,7 @@ def source(xp: ModuleType, shared: bool = False) -> Any:
 
 def draw(xp: ModuleType, name: str, *parameters: Any, size: tuple[int, ...]) -> Array:
     """Draws an array of shape (repeats, *batch) for distributions, where ``batch`` begins with the
-    samples.
+    samples; called only if :func:`is_by_sample` returns True.
 
     Args:
         xp: the array module of the parameters and the result.
@@ -241,8 +241,8 @@ def counters(
 def library_seed(xp: ModuleType) -> int:
     """Draws a seed of 63 bits for the generator of a library.
 
-    It depends on the seed of CuPy's generator. Within the updates of a multi-node optimizer, it
-    belongs to no sample: each rank draws its own.
+    Outside of the updates of a multi-node optimizer, the result depends on the seed of CuPy's
+    generator. Within the updates, it belongs to no sample: each rank draws its own seed.
 
     Example:
         >>> from mpchain.random import SampleGenerator, library_seed

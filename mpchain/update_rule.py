@@ -278,8 +278,8 @@ class UpdateRule:
         return self._fp32_param
 
     def update(self, param: Parameter) -> None:
-        """Updates a parameter with its gradient. Does nothing if the parameter has no gradient, or
-        if the rule is not enabled."""
+        """Updates a parameter with its gradient. If the parameter has no gradient, or if the rule
+        is not enabled, only copies the float32 copy, if there is one, to the parameter."""
         if self.slice is not None:
             self.slice.update(self, param)
             return
@@ -378,8 +378,8 @@ class UpdateRule:
         self._fitted_array = None
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores ``t``, the states, and the float32 copy if the parameter is in half
-        precision."""
+        """Saves or restores ``t``, the states, and the float32 copy if :meth:`use_fp32_update` was
+        called and the parameter is in half precision."""
         loads = isinstance(serializer, Deserializer)
         if loads:
             serializer.remember(self)

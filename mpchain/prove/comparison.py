@@ -11,7 +11,8 @@ from mpchain.prove.records import Application, Pass
 
 FACTOR = 2000
 """Allowed difference of two numbers, as a multiple of the rounding error of an array's largest
-number. The factor is large because the numbers are sums of many terms."""
+number; numbers of 2 and 8 bytes have other factors. The factor is large because the numbers are
+sums of many terms."""
 
 _FACTORS = {2: 16, 4: FACTOR, 8: 100000}  # maps the bytes of a number to its factor
 

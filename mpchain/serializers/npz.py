@@ -25,7 +25,8 @@ from mpchain.typing import Array
 
 NamePattern: TypeAlias = str | Callable[[str], bool]
 IgnoreNames: TypeAlias = NamePattern | Collection[NamePattern] | None
-"""The type of names of entries, or of functions that return whether a full name is one of them."""
+"""The type of the argument ``ignore_names``: a name, a function that returns whether the entry of a
+full name is ignored, or a collection of names and functions; None ignores nothing."""
 
 _CHUNK = 1 << 20
 _END = 22 + (1 << 16)  # the most bytes at the end of an archive that locate its directory

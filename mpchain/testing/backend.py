@@ -61,7 +61,8 @@ class BackendConfig:
 
     @property
     def device(self) -> Device:
-        """The device; raises RuntimeError for ChainerX."""
+        """The device; raises RuntimeError for a ChainerX device, and TypeError if ``use_chainerx``
+        is set but no device is named."""
         if self.use_chainerx:
             return backend.get_device(self.chainerx_device)
         if self.use_cuda:

@@ -59,7 +59,8 @@ class Trainer:
     3. until the stop trigger fires: the updater updates once; then extensions whose trigger fires
        are called, by descending priority, and in the order of :meth:`extend` if priorities are
        equal;
-    4. if an exception leaves the loop, every extension's ``on_error`` is called;
+    4. if an exception leaves the loop, every extension's ``on_error`` is called, but not for a
+       loss of ranks that :func:`~mpchain.distributed.run_elastic` handles;
     5. every extension and the updater are finalized; the exception, if any, is raised again.
 
     Ctrl-C and SIGTERM end training after the present iteration: then the exception of step 4 is a

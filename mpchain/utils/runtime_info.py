@@ -20,7 +20,8 @@ _MISSING = "not installed"
 
 
 def print_runtime_info(out: TextIO | None = None) -> None:
-    """Prints the versions of Python and of libraries, and the configuration of this thread.
+    """Prints the versions of Python and of the libraries that compute and communicate, and the
+    configuration of this thread.
 
     Args:
         out: stream to print to; None means standard output.

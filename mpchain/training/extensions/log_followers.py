@@ -199,7 +199,7 @@ def _format(value):
 
 
 class _LogFile(LogFollower):
-    """Writes one file in the trainer's folder, which no other job may write at the same time."""
+    """Writes one file in the trainer's folder; no other job may write the file at the same time."""
 
     is_report = True
 

@@ -31,7 +31,7 @@ class ManualScheduleTrigger(ProgressTrigger):
 
     @property
     def finished(self) -> bool:
-        """Whether training has passed the last point."""
+        """Whether training had passed the last point when the trigger was last called."""
         return self._previous[self.unit] * (1 + TOLERANCE) >= max(self.points)
 
     def __call__(self, trainer: "Trainer") -> bool:
