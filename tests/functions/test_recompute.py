@@ -77,7 +77,7 @@ def _nested(call):
 
 
 def _penalty(call):
-    """Uses a function that differentiates itself inside."""
+    """Uses a function whose own computation differentiates a graph that it makes."""
 
     def function(x, W, V):
         def penalty(x):
