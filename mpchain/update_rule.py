@@ -278,8 +278,8 @@ class UpdateRule:
         return self._fp32_param
 
     def update(self, param: Parameter) -> None:
-        """Updates a parameter with its gradient. If the parameter has no gradient, or if the rule
-        is not enabled, only copies the float32 copy, if there is one, to the parameter."""
+        """Updates a parameter with its gradient; changes nothing if the parameter has no gradient,
+        or if the rule is not enabled."""
         if self.slice is not None:
             self.slice.update(self, param)
             return
@@ -291,8 +291,9 @@ class UpdateRule:
             self.update_core(updated)
             for hook in self.hooks_at("post"):
                 hook(self, updated)
+            if updated is not param:
+                param.array[...] = updated.array
         if updated is not param:
-            param.array[...] = updated.array
             updated.cleargrad()
 
     def prepare(self, param: Parameter) -> None:

@@ -249,3 +249,20 @@ def test_a_constant_loss_scale_of_bfloat16():
     optimizer.set_loss_scale(4.0)
     optimizer.update(lambda: F.sum(link(np.ones((1, 2), BFLOAT16))))
     assert link.W.array.tolist() == [[0.5, 0.5]]
+
+
+@pytest.mark.parametrize("is_enabled", [False, True])
+def test_an_update_without_gradient_keeps_values_that_others_set(is_enabled):
+    param = mpchain.Parameter(np.ones(2, np.float16))
+    rule = optimizers.SGD(0.5).create_update_rule()
+    rule.use_fp32_update()
+    param.grad = np.ones(2, np.float16)
+    rule.update(param)
+    param.cleargrad()
+    param.array[...] = 3
+    rule.enabled = is_enabled
+    rule.update(param)
+    assert (param.array == 3).all()
+    rule.enabled, param.grad = True, np.ones(2, np.float16)
+    rule.update(param)
+    assert (param.array == 2.5).all()

@@ -405,6 +405,8 @@ def test_numpy_functions_accept_variables():
     np.testing.assert_array_equal(np.sum(x, axis=0).array, a.sum(0))
     np.testing.assert_array_equal(np.mean(x, axis=1, keepdims=True).array, a.mean(1, keepdims=True))
     np.testing.assert_array_equal(np.where(a > 1, x, 0).array, np.where(a > 1, a, 0))
+    with pytest.raises(TypeError, match="where: x must be a Variable or an array, not int: 1"):
+        np.where(x, 1, 0)
     np.testing.assert_array_equal(np.transpose(x).array, a.T)
     np.testing.assert_array_equal(np.concatenate([x, a], axis=1).array, np.hstack([a, a]))
     greater = np.greater(x, 1)

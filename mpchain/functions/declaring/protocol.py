@@ -81,9 +81,11 @@ _FUNCTIONS = {
 
 
 def _as_arrays(*values):
-    """Converts the numbers in ``values`` to 0-d arrays, in the dtype of the Variable in
-    ``values``."""
-    like = next(x for x in values if isinstance(x, Variable))
+    """Converts the numbers in ``values`` to 0-d arrays, in the dtype of the Variable in ``values``;
+    without a Variable, returns ``values``."""
+    like = next((x for x in values if isinstance(x, Variable)), None)
+    if like is None:
+        return values
     asarray = get_array_module(like).asarray
     return [asarray(x, like.dtype) if isinstance(x, (bool, int, float)) else x for x in values]
 
