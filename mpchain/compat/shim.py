@@ -1,4 +1,4 @@
-"""Installs a wheel with pip that makes ``import chainer`` import mpchain in an environment."""
+"""Installs, by pip, a wheel that makes ``import chainer`` import mpchain in an environment."""
 
 import base64
 import hashlib

@@ -145,7 +145,8 @@ def cross_covariance(y: Input, z: Input, reduce: str = "half_squared_sum") -> Va
         Variable: a scalar, or (D, E) with reduce='no'.
 
     Raises:
-        InvalidType: ranks or the numbers of samples do not fit.
+        InvalidType: ``y`` or ``z`` is not a floating-point matrix, or their numbers of samples
+            differ.
         ValueError: ``reduce`` is unknown.
 
     Example:

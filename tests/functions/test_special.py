@@ -1,4 +1,4 @@
-"""Tests special functions against SciPy's values and PyTorch's gradients."""
+"""Tests special functions against PyTorch's values and gradients, and against mpmath."""
 
 import functools
 import sys

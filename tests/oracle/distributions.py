@@ -144,7 +144,7 @@ class Framework:
         return f"{x.shape} {x.dtype}"
 
     def gradients(self, one, x):
-        """Returns the gradients of log_prob by the parameters that are leaves."""
+        """Returns the gradients of log_prob with respect to the parameters that are leaves."""
         y = one.log_prob(x)
         for p in one.params.values():
             p.cleargrad()

@@ -135,7 +135,8 @@ class ColumnParallelLinear(_ParallelLinear):
                 flattened.
 
         Returns:
-            Variable of shape (N, out_size), the same on all ranks, or this rank's columns of it.
+            Variable of shape (N, out_size), where N stands for the kept axes; the same on all
+            ranks, or this rank's columns of it.
         """
         if not self.W.is_initialized:
             self._initialize(math.prod(x.shape[n_batch_axes:]))

@@ -8,7 +8,7 @@ from common import fill
 
 
 def interleaved(array):
-    """Reorders PyTorch's rows of gates, one gate after the other, to the order of L.LSTM."""
+    """Reorders rows that PyTorch groups by gate to the order of L.LSTM, which interleaves gates."""
     i, f, a, o = np.split(array, 4)
     return np.stack([a, i, f, o], axis=1).reshape(array.shape)
 
