@@ -17,7 +17,8 @@ class ComputationalGraph:
     Args:
         nodes: list of variable nodes and function nodes.
         edges: list of pairs of nodes: an input and its function, or a function and its output.
-        variable_style, function_style: DOT attributes, or ``'default'``.
+        variable_style, function_style: DOT attributes; ``'default'`` or None means the default
+            style.
         rankdir: the direction of the arrows, ``'TB'``, ``'BT'``, ``'LR'`` or ``'RL'``.
         remove_variable: draw only functions.
         show_name: put the variables' names before their shapes.
@@ -118,7 +119,8 @@ def build_computational_graph(
     Args:
         outputs: a Variable, a variable node, a function, or a list of these.
         remove_split: must be True.
-        variable_style, function_style: DOT attributes of variables and functions.
+        variable_style, function_style: DOT attributes of variables and functions; ``'default'`` or
+            None means the default style.
         rankdir: the direction of the arrows, ``'TB'``, ``'BT'``, ``'LR'`` or ``'RL'``.
         remove_variable: draw only functions.
         show_name: put the variables' names before their shapes.

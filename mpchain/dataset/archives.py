@@ -36,7 +36,8 @@ def read_tar(path: str | os.PathLike, sizes: Mapping[str, int]) -> dict[str, byt
         A dict from name to content.
 
     Raises:
-        ValueError: the archive is damaged or lacks a member, or a member has another size.
+        ValueError: the archive is damaged or lacks a member, a member leads out of the archive's
+            folder, or a member to read is not a regular file or has another size.
 
     Example:
         >>> read_tar("cifar-10-binary.tar.gz", {"batches.meta.txt": 61})  # doctest: +SKIP

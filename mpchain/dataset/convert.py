@@ -101,8 +101,9 @@ def concat_examples(
         Array of shape (len(batch), ...); for tuples a tuple of such arrays, for dicts a dict.
 
     Raises:
-        ValueError: the batch is empty, its examples are of different kinds, or shapes differ
-            without padding.
+        ValueError: the batch is empty, its examples are of different kinds, shapes differ without
+            padding, numbers of axes differ with padding, or ``padding`` does not have one value for
+            each array.
 
     Example:
         >>> x, t = mpchain.dataset.concat_examples([(np.zeros(2), 1), (np.ones(2), 0)])

@@ -76,7 +76,7 @@ class DatasetMixin:
         raise NotImplementedError(f"{type(self).__name__} does not implement __len__")
 
     def get_example(self, i: int) -> Any:
-        """Returns the ``i``-th example (0 <= i < len(self)).
+        """Returns the ``i``-th example (0 <= i < len(self), unless :attr:`has_epochs` is set).
 
         Returns:
             An array, a scalar, or a tuple or dict of these.

@@ -29,7 +29,7 @@ def cached_download(url: str, sha256: str | None = None) -> str:
             refused.
 
     Returns:
-        str: path of the file in the cache (below :func:`get_dataset_root`).
+        str: path of the file in the cache (below :func:`get_dataset_root`), or of Chainer's copy.
 
     Raises:
         OSError: the download failed, is truncated, or has another checksum.
@@ -204,8 +204,8 @@ def _sha256_of(path):
 
 @contextlib.contextmanager
 def progress(name: str, total: int | None) -> Iterator[Callable[[int], Any]]:
-    """Shows the progress of a transfer on standard error, by tqdm on a terminal, otherwise by
-    lines.
+    """Shows the progress of a transfer on standard error, by tqdm on a terminal (if it is
+    installed), otherwise by lines.
 
     Args:
         name: the name that is shown.

@@ -20,10 +20,12 @@ def from_data(data: object, *, size: int | None = None) -> TabularDataset:
         size: number of rows; required if all columns are functions.
 
     Returns:
-        A dataset whose mode is None for one column, ``tuple`` for a tuple, ``dict`` for a dict.
+        A dataset whose mode is ``tuple`` for a tuple, ``dict`` for a dict, and None for one column;
+        for one function with several names, it is the type of the function's result.
 
     Raises:
-        ValueError: lengths differ, a function has no name, or the size is unknown.
+        ValueError: there are no columns, a column has another form, lengths differ, a function has
+            no name, or the size is unknown.
 
     Example:
         >>> dataset = from_data({"x": np.eye(3), "name": lambda i: f"image {i}"})

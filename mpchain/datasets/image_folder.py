@@ -39,7 +39,7 @@ class ImageFolderDataset(DatasetMixin):
         labels: array of the labels, of shape (n,).
 
     Raises:
-        ValueError: there are no classes, or a class has no images.
+        ValueError: there are no classes, or a class has no folder or no images.
         RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
 
     Example:

@@ -84,7 +84,7 @@ class LabeledImageDataset(_Labeled):
         label_dtype: the dtype of the labels.
 
     Raises:
-        ValueError: a line has no label.
+        ValueError: a line has no integer label.
         RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
 
     Example:
@@ -117,7 +117,7 @@ class ZippedImageDataset(DatasetMixin):
         dtype: the dtype of the arrays; None means ``config.dtype``.
 
     Raises:
-        ValueError: the file is not a zip archive.
+        ValueError: the file is not a zip archive, or a member leads out of the archive's folder.
         RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
 
     Example:
@@ -205,7 +205,8 @@ class LabeledZippedImageDataset(_Labeled):
         label_dtype: the dtype of the labels.
 
     Raises:
-        ValueError: the file is not a zip archive, or a line has no label.
+        ValueError: the file is not a zip archive, a member leads out of the archive's folder, or a
+            line has no integer label.
         RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
 
     Example:

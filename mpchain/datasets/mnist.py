@@ -175,7 +175,8 @@ def read_idx(path: str | os.PathLike) -> Array:
     """Reads an array from a gzipped file in MNIST's "idx" format.
 
     Raises:
-        ValueError: the file is not an idx file, or its header has another size.
+        ValueError: the file is not an idx file, or its size differs from the size that its header
+            states.
 
     Example:
         >>> read_idx("train-labels-idx1-ubyte.gz").shape  # doctest: +SKIP

@@ -37,7 +37,8 @@ class TextDataset(DatasetMixin):
         filter_func: function of one line of each file that returns whether to keep the example.
 
     Raises:
-        ValueError: there is no path, or the numbers of lines differ.
+        ValueError: there is no path, the numbers of lines differ, a list of options does not have
+            one entry for each file, or ``newline`` is not one of the values of :func:`open`.
 
     Example:
         >>> with mpchain.utils.tempdir() as folder:

@@ -70,7 +70,8 @@ class Vocabulary:
             unknown, split: see :class:`Vocabulary`.
 
         Raises:
-            ValueError: ``max_size`` is less than the number of special words.
+            ValueError: ``max_size`` is less than the number of special words; or see
+                :class:`Vocabulary`.
 
         Example:
             >>> mpchain.datasets.Vocabulary.build(["b a b", "c b a"], max_size=3).words

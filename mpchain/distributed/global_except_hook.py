@@ -21,7 +21,7 @@ class Recorder:
 
     Attributes:
         record: function that gets the reason of the abort and returns the text to print, which it
-            may extend.
+            may extend; None leaves the text unchanged.
     """
 
     record: Callable[[str], str] | None = None

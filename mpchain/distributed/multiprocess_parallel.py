@@ -56,7 +56,8 @@ class MultiprocessParallelUpdater(StandardUpdater):
         auto_new_epoch: see :class:`StandardUpdater`.
 
     Raises:
-        ValueError: the numbers of iterators and devices differ, or GPUs and CPUs are mixed.
+        ValueError: the numbers of iterators and devices differ or are 0, a dict of devices lacks
+            ``'main'``, or GPUs and CPUs are mixed.
         TypeError: raised by the first update if an object cannot be sent to another process.
 
     Example:
@@ -95,7 +96,9 @@ class MultiprocessParallelUpdater(StandardUpdater):
         """Starts the other processes, unless they run already. The first update also does this.
 
         Raises:
-            RuntimeError: parameters are not initialized; the first update initializes them.
+            RuntimeError: parameters are not initialized (the first update initializes them), or
+                several GPUs are used without NCCL.
+            TypeError: an object cannot be sent to another process.
         """
         if self._workers is not None:
             return

@@ -22,8 +22,8 @@ class Checkpoint(Extension):
     ``checkpoint`` is another name of this class. Add the extension on every rank. It copies the
     state, then writes the copy in the background: one rank writes each value that several ranks
     share, and each rank writes its part of a divided value. A checkpoint is valid only when the
-    parts of all ranks are on the disk; older checkpoints are then deleted. Any number of ranks can
-    load a checkpoint, and training continues in mid-epoch.
+    parts of all ranks are on the disk; older checkpoints beyond ``n_retains`` are then deleted. Any
+    number of ranks can load a checkpoint, and training continues in mid-epoch.
 
     While training runs, a second job that would write to the same folder fails with a RuntimeError
     that names the first job.
@@ -123,7 +123,8 @@ class Checkpoint(Extension):
 
     @property
     def latest(self) -> str | None:
-        """Path of the latest checkpoint that was written or loaded."""
+        """Path of the latest checkpoint that was loaded, or whose writing has begun; None if there
+        is none."""
         return os.path.join(self._path, self._latest) if self._path and self._latest else None
 
     def _finish(self):

@@ -9,7 +9,8 @@ disk:
   each value, and a checksum of the manifest itself.
 
 While a checkpoint is being written, its folder is called ``.iteration_<n>.<id of the run>.tmp``. A
-checkpoint that turned out to be damaged is called ``iteration_<n>.damaged``.
+checkpoint that turned out to be damaged is called ``iteration_<n>.damaged``, or, if that name is
+taken, ``iteration_<n>.damaged_<k>``.
 """
 
 import contextlib

@@ -34,6 +34,7 @@ def save_checkpoint(
         n_retains: the number of checkpoints to keep; 0 or less keeps all.
 
     Raises:
+        FileNotFoundError: some ranks do not see the folder of rank 0; raised on all ranks.
         OSError: this rank's part cannot be written. The other ranks then wait for that part.
         RuntimeError: another job is writing checkpoints to the folder.
         ValueError: ``iteration`` is not an integer of at least 0.

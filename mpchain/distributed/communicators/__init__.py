@@ -95,8 +95,9 @@ def create_communicator(
         ValueError: the name is unknown, ``allreduce_grad_dtype`` does not fit it,
             ``micro_shards`` is less than the number of ranks, or ``timeout`` is not positive.
         RuntimeError: mpi4py is missing under ``mpirun``; ``mpirun`` and mpi4py belong to different
-            MPI installations; NCCL is named but there is no GPU or no NCCL; or ``elastic`` is set
-            but the MPI library cannot lose ranks.
+            MPI installations; NCCL is named but there is no GPU or no NCCL; ``elastic`` is set but
+            the MPI library cannot lose ranks; or the job has spare ranks, for which
+            :func:`~mpchain.distributed.run_elastic` makes the communicator.
 
     Example:
         >>> comm = mpchain.create_communicator()

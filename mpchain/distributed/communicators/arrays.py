@@ -117,7 +117,8 @@ def check_array(function: str, argument: str, x: object) -> Array:
 
 
 def check_arrays(function: str, argument: str, xs: Sequence[Array], size: int) -> list[Array]:
-    """Returns ``xs`` as a list; raises ValueError if it does not hold ``size`` arrays."""
+    """Returns ``xs`` as a list; raises ValueError if its length is not ``size``, and TypeError if
+    ranks cannot send an element."""
     if not hasattr(xs, "__len__") or len(xs) != size:
         held = f"{len(xs)}" if hasattr(xs, "__len__") else f"a {type(xs).__name__}"
         raise ValueError(

@@ -30,9 +30,10 @@ class Communicator(PointToPoint):
     """Ranks that send each other arrays and objects; this class is the group of one process.
 
     Here every collective is the identity. Subclasses provide the transport: the object methods,
-    :meth:`barrier`, :meth:`begin_sum`, the methods other than :meth:`iallreduce` that only start an
-    operation, and the methods whose names begin with an underscore. All checks, all shapes and
-    dtypes, and everything that follows from the transport are here.
+    :meth:`barrier`, :meth:`begin_sum`, :meth:`make_buffers`, the methods other than
+    :meth:`iallreduce` that only start an operation, and some methods whose names begin with an
+    underscore. Most checks, the shapes and dtypes of results, and everything that follows from the
+    transport are here.
 
     Arrays are NumPy or CuPy arrays of dtype int32, int64, float16, bfloat16, float32 or float64,
     and are received on the kind of device that they were sent from. float16 and bfloat16 are summed
@@ -284,7 +285,7 @@ class Communicator(PointToPoint):
         return self.begin_sum(x, wire_dtype)
 
     def begin_sum(self, x: Array, wire_dtype: str | None = None) -> Request:
-        """Does the same as :meth:`iallreduce`, without checks and factor.
+        """Does the same as :meth:`iallreduce`, without checks, factor and parts.
 
         Sums of arrays from :meth:`make_buffers` may begin in an order that differs between ranks.
         """

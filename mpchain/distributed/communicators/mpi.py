@@ -30,7 +30,7 @@ from mpchain.distributed.watch import Watch, call_at_end, check_timeout, creatin
 from mpchain.typing import Array, DTypeLike
 
 LARGE = 2**20
-"""Bytes above which an object is sent as two messages: its size, then its bytes."""
+"""Bytes above which an object for one rank is sent as two messages: its size, then its bytes."""
 
 LARGE_PART = 2**14
 """Bytes of a part above which an array is divided into as many parts as the largest host has ranks;
@@ -160,9 +160,9 @@ class MpiCommunicator(mailbox.Mailbox, Communicator):
     def barrier(self) -> None:
         """Waits until every rank has called ``barrier``.
 
-        All collectives begin with a barrier: a rank that waits inside MPI cannot advance its
-        pending operations, and another rank may wait for these operations before it reaches the
-        collective.
+        Collectives that wait inside MPI begin with a barrier: a rank that waits there cannot
+        advance its pending operations, and another rank may wait for these operations before it
+        reaches the collective.
         """
         if (door := self._door) is not None:
             door.come_to(FILLED)
@@ -578,8 +578,8 @@ def _head(data, limit=LARGE):
 
 
 def _like(x, array):
-    """Returns ``array``, or, if ``x`` is on a GPU, an uninitialized array on the GPU of the same
-    shape."""
+    """Returns ``array``, or, if ``x`` is on a GPU, an uninitialized array of the same shape and
+    dtype on the GPU."""
     if isinstance(x, np.ndarray):
         return array
     return arrays.make_room((*arrays.describe(array)[:2], True))

@@ -18,7 +18,7 @@ class PointToPoint:
     rank: int
     size: int
     _to_myself: Any  # messages of this rank to itself that it has not received yet
-    n_crossing: Any  # the number of sendrecv calls to and from each rank
+    n_crossing: Any  # the numbers of messages to and from each rank, by tag
 
     def send(
         self,
@@ -75,6 +75,7 @@ class PointToPoint:
 
         Raises:
             CollectiveMismatchError: another message arrived; see :meth:`send`.
+            RuntimeError: ``source`` is this rank, which has sent itself no such message.
 
         >>> comm.send((np.ones(1), np.zeros(1)), dest=0, tag=3)
         >>> comm.recv(source=0, tag=3)

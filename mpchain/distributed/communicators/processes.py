@@ -20,9 +20,9 @@ class ProcessCommunicator(Communicator):
     """Rank 0, and the processes of this host that it has started.
 
     The processes send objects through pipes, and arrays of :meth:`make_buffers` through shared
-    memory. This class has only broadcasts, sums, and gathers of objects on all ranks; all other
-    methods raise NotImplementedError. If another process fails, the next collective of rank 0
-    raises the exception of that process.
+    memory. This class has only barriers, broadcasts, sums, and gathers of objects on all ranks; all
+    other methods that communicate raise NotImplementedError. If another process fails, the next
+    collective of rank 0 raises the exception of that process.
 
     Args:
         rank, size: the rank of this process, and the number of ranks.

@@ -27,7 +27,8 @@ SPARSE = "sparse"
 """Argument of :func:`sum_over` for arrays that are mostly 0."""
 
 MOST_AT_ONCE = 16
-"""The most ranks that sum in one stage, in which each sends messages to all others."""
+"""The most ranks that sum in one stage, in which each sends messages to all others; a prime factor
+of the number of ranks may be greater."""
 
 _SPINS = 100  # polls, of a microsecond or two each, before a rank yields its core briefly
 _YIELDS = 300  # polls before a rank sleeps
@@ -193,8 +194,8 @@ class Group:
         mpi: the module ``mpi4py.MPI``.
         comm: ``mpi4py.MPI.Comm`` that carries these messages and no others.
         ranks: the ranks' numbers in ``comm``, in the order of summation.
-        library_comm: ``mpi4py.MPI.Comm`` of just these ranks, for sums by the MPI library; None if
-            there are none.
+        library_comm: ``mpi4py.MPI.Comm`` of just these ranks, for collectives of the MPI library;
+            None if the group uses no such collectives.
         index: the index of this rank in ``ranks``.
     """
 

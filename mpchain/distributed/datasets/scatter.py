@@ -31,7 +31,8 @@ def scatter_dataset(
 ) -> SubDataset:
     """Returns this rank's share of a dataset.
 
-    The dataset is sent only if some rank passes None; otherwise only the order is sent.
+    The dataset is sent only if some rank passes None; otherwise only its length and a random order
+    are sent.
 
     Args:
         dataset: the dataset, on the root. Other ranks may pass None to get the root's dataset,
@@ -47,7 +48,7 @@ def scatter_dataset(
 
     Raises:
         DataSizeError: there are fewer samples than ranks.
-        ValueError: the root's dataset is None.
+        ValueError: the root's dataset is None, or another rank's dataset has another length.
 
     Example:
         >>> mine = mpchain.distributed.scatter_dataset(range(10), comm, shuffle=True, seed=0)

@@ -73,7 +73,7 @@ class GenericMultiNodeEvaluator(Evaluator):
         iterator, target, device, converter: see :class:`mpchain.training.extensions.Evaluator`.
         root: the rank that aggregates.
         progress_hook: function that is called with each batch after its evaluation, on the root
-            only.
+            only; None calls nothing.
 
     Example:
         >>> class Largest(mpchain.distributed.GenericMultiNodeEvaluator):

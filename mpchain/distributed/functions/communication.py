@@ -84,7 +84,8 @@ class Communication(FunctionNode):
         operation: name in the table.
         comm: the communicator of the ranks; None if the operation sends nothing.
         arguments: the operation's further arguments.
-        is_awaited: for ``send``: whether the receiver must send gradients back; ``recv`` sets it.
+        is_awaited: whether the results require gradients; for ``send``, whether the receiver must
+            send gradients back. ``recv`` sets it.
         order: order of the derivative that the node is part of; 0 in forward.
         number: number of the forward message whose derivative the node computes; None in forward.
 
@@ -483,7 +484,7 @@ def join(comm: Communicator, x: Variable | Array, axis: int = 0) -> Variable:
         Variable, the same on all ranks; see :func:`distribute`.
 
     Raises:
-        ValueError: the ranks have other sizes than :func:`split` makes.
+        ValueError: the ranks have other sizes than :func:`split` makes, or ``x`` lacks the axis.
 
     Example:
         >>> mpchain.distributed.functions.join(comm, np.ones(2))

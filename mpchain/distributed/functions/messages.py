@@ -169,7 +169,7 @@ def recv(
     Args:
         communicator: the communicator of the ranks.
         rank: the sender.
-        delegate_variable: a Variable on which the result will depend.
+        delegate_variable: a Variable on which the result will depend; None adds no dependency.
         tag: the message's tag.
         force_tuple: whether to return a tuple for a single array, too.
 
@@ -215,7 +215,7 @@ def sendrecv(
             the shape of ``x``. None means zeros.
 
     Returns:
-        Variable: the array that the source has sent.
+        Variable: the array that the source has sent; without a source, ``fill``.
 
     Example:
         >>> mpchain.distributed.functions.sendrecv(comm, np.ones(2), dest=None, source=None)

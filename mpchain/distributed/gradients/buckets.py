@@ -1,6 +1,7 @@
 """Averaging gradients over ranks in flat buckets, while backward continues.
 
-Communicators handle only arrays; this module adds the methods that average and copy models to them.
+Communicators know only arrays and objects; this module adds methods to them that average the
+gradients of models, and that copy models.
 """
 
 import collections
@@ -58,9 +59,9 @@ class GradientReducer(Reducer):
     A gradient is multiplied by the rank's share of the samples when it is copied into its bucket
     (unless its loss was multiplied), and the ranks count how many of them have each gradient. The
     sum is therefore the mean; a gradient that no rank has stays None. Afterwards ``param.grad`` is
-    a view into the bucket. If a program still holds such views when the next step begins, the
-    bucket uses another slot on this rank; if a program holds the views of several steps, it gets
-    copies from then on.
+    a view into the bucket, or a copy if gradients are summed in another dtype than their own. If a
+    program still holds such views when the next step begins, the bucket uses another slot on this
+    rank; if a program holds the views of several steps, it gets copies from then on.
 
     With one rank gradients stay unchanged.
 
@@ -194,7 +195,7 @@ class GradientReducer(Reducer):
 
     def means(self) -> dict[str, Array | None]:
         """Completes the sums; returns the means over all ranks by name, None where no rank has a
-        gradient. The means are views into the buckets, or copies; those of one rank are its
+        gradient. The means are views into the buckets, or copies; with one rank, they are its
         gradients."""
         counts = self._complete()
         if self._comm.size > 1:
@@ -256,8 +257,8 @@ class GradientReducer(Reducer):
         """Completes the sums that a graph holds, and sets the gradients.
 
         Returns:
-            For each gradient, whether this rank has it. A graph is usable only if all ranks have
-            the same gradients.
+            For each gradient, whether this rank has it; an empty list with one rank. A graph is
+            usable only if all ranks have the same gradients.
         """
         if self._comm.size == 1:
             return []
@@ -486,8 +487,8 @@ class Bucket:
 def bcast_data(self: Communicator, model: Link) -> None:
     """Copies parameters and persistent values of ``model`` from rank 0 to all ranks.
 
-    A parameter that is not initialized on a rank is initialized there. A value that rank 0 lacks
-    comes from the lowest rank that has it.
+    A parameter that only some ranks have initialized is initialized on the others. A value that
+    rank 0 lacks comes from the lowest rank that has it.
 
     Example:
         >>> comm.bcast_data(L.Linear(3, 2))  # now the same on all ranks

@@ -35,11 +35,13 @@ class Bucket(Protocol):
         raise NotImplementedError
 
     def begin_sum(self, comm: Communicator, dtype: str | None = None) -> Any:
-        """Starts to replace ``values`` with their sum, sent in ``dtype``; returns the request."""
+        """Starts to replace ``values`` with their sum, sent in ``dtype``, or exactly if ``dtype``
+        is None; returns the request."""
 
 
 def exact(comm: Communicator, bucket: Bucket) -> Any:
-    """Sums gradients in their own precision. This compression is the default.
+    """Sums gradients in their own precision. This compression is the default, unless the
+    communicator's ``allreduce_grad_dtype`` is float16.
 
     Example:
         >>> from mpchain.distributed.gradients import compression
@@ -138,8 +140,8 @@ def serialize_arrays(serializer: AbstractSerializer, arrays: dict[str, Any]) -> 
 
 
 class TopK(ErrorFeedback):
-    """Sends only the largest elements of a bucket; the other elements accumulate until they are
-    sent.
+    """Sends only the elements of a bucket with the greatest magnitudes; the other elements
+    accumulate until they are sent.
 
     See A. F. Aji, K. Heafield, Sparse communication for distributed gradient descent, EMNLP 2017.
 
@@ -192,7 +194,8 @@ class TopK(ErrorFeedback):
 
 
 class PowerSGD(ErrorFeedback):
-    """Sends gradients of matrices as products of two narrow matrices, and other gradients exactly.
+    """Sends gradients of matrices as products of two narrow matrices, if these have fewer elements
+    together, and other gradients exactly.
 
     A gradient of more than two axes is taken as a matrix, whose rows are indexed by its first axis.
     See T. Vogels, S. P. Karimireddy, M. Jaggi, PowerSGD: practical low-rank gradient compression

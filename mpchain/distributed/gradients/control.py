@@ -419,8 +419,8 @@ class _Values:
         self.own: Sequence[Mapping[str, tuple[Any, float]]] = []
 
     def numbers(self):
-        """Returns this rank's scalars: the number of values without a position, then the weights of
-        all names for each micro-shard, then the sums in the same order."""
+        """Returns this rank's scalars: the number of values without a position, or newly on a GPU;
+        then the weights of all names for each micro-shard, then the sums in the same order."""
         n_slots, places, on_gpu = self._comm.micro_shards or 1, self._places, {}
         n_names = len(places)
         n = n_slots * n_names

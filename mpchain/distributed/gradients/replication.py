@@ -231,7 +231,8 @@ def _check_names(tables):
 
 
 def _check_alike(what, name, held):
-    """Raises ValueError if shapes or dtypes differ, or if only some ranks have an array."""
+    """Raises ValueError if shapes or dtypes differ, or if some ranks have an array and others
+    another value; None is no value."""
     kinds = [None if kind is None else kind if kind[0] == "array" else "a value" for kind in held]
     if len({kind for kind in kinds if kind is not None}) > 1:
         text = ", ".join(

@@ -122,8 +122,8 @@ class HostTransport:
             )
 
     def put(self, name: str, grad: Array | None, factor: float) -> None:
-        """Copies a gradient times a factor, and frees the memory of the original for the rest of
-        backward."""
+        """Copies a gradient times a factor. If its dtype is kept, the copy replaces the original,
+        whose memory is then free for the rest of backward."""
         view = self.slot.views[name]
         put(view, grad, factor)
         if grad is not None and self.keeps_dtype:
@@ -154,7 +154,8 @@ class HostTransport:
 class GpuTransport(HostTransport):
     """Lets the sum on a GPU read gradients without a copy, and multiply them by their factor.
 
-    If code needs the values before the sum, one kernel first copies all gradients.
+    If code needs the values before the sum, or the sum has another dtype than the gradients, one
+    kernel first copies all gradients.
 
     Args:
         layout, params, wire_dtype, length: see :class:`HostTransport`.

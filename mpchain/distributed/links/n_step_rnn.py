@@ -60,7 +60,8 @@ class MultiNodeNStepRNN(Chain):
         Args:
             inputs: the arguments of the wrapped link; only ``xs`` is required. With ``rank_in``,
                 the first states must be omitted or None.
-            delegate_variable: a Variable on which the communication will depend.
+            delegate_variable: a Variable on which the states from ``rank_in`` will depend; without
+                ``rank_in`` it is not used.
 
         Returns:
             The results of the wrapped link (the last states and a list of Variables), and a

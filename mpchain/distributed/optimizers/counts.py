@@ -150,8 +150,8 @@ class Counts:
                 0 if it is unknown.
 
         Returns:
-            The parts, with loss functions that use the counts of the batch. If all parts are empty,
-            the first function takes part in the other ranks' rounds.
+            The parts, with loss functions that use the counts of the batch. If all parts are empty
+            and gradients are summed, the first function takes part in the other ranks' rounds.
         """
         self._reducer, self._parts, self._n_rows = reducer, parts, n_rows
         self._exchanges, self._is_accumulated, self._n_total = exchanges, is_accumulated, n_total
@@ -317,7 +317,7 @@ class Counts:
         return y
 
     def share(self) -> float:
-        """Returns the weight of this rank's loss in the mean over the whole batch."""
+        """Returns the weight of the current part's loss in the mean over the whole batch."""
         return self._reducer.weight(self._parts[self._part][0])
 
     def _check_whole(self, function):
@@ -473,7 +473,7 @@ class Counts:
     # These methods check calls that may or may not cover the whole batch.
 
     def _check_calls(self):
-        """Refuses repeated calls at one site if the result depends on whether each covers only one
+        """Refuses calls at one site if the result depends on whether each covers only one
         sample."""
         n, of_sites = self._n_rows[self._part], {}
         for call in self._calls:

@@ -286,7 +286,8 @@ class SampleDraws:
         self._loss_place = place
 
     def _compare_scales(self):
-        """Warns about the first loss whose scaling differs between ranks or parts."""
+        """Warns if the scales of the first step's losses show that their mean is not the loss of
+        the whole batch."""
         own = [*self._scales.values()]
         self._compares_scales, self._scales = False, {}
         parts = [*itertools.chain(*self._comm.allgather_obj(own))]

@@ -115,7 +115,8 @@ class DryRun(Before):
 
         The pass is kept if all ranks that have initialized parameters have the same values.
         Otherwise it is repeated, unless ranks communicated during the pass: the step is then
-        skipped.
+        skipped. With micro-shards, a pass in which ranks did not communicate is repeated even if
+        they have the same values.
 
         Args:
             params: dict from name to each parameter that may have been initialized.

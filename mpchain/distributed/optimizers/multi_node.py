@@ -57,7 +57,8 @@ def create_multi_node_optimizer(
         zero_fill: whether a gradient that is None on some ranks counts as zeros there; if not, it
             is an error that only some ranks have a gradient.
         compression: a function that sends gradients in fewer bytes
-            (:mod:`mpchain.distributed.gradients.compression`); None sends them exactly.
+            (:mod:`mpchain.distributed.gradients.compression`). None sends them exactly, unless the
+            communicator's ``allreduce_grad_dtype`` is float16.
         batch_counts: whether losses that are means over counts use the counts of the whole batch;
             if not, the loss is the mean of the ranks' means, as in ChainerMN.
 
@@ -236,7 +237,8 @@ class MultiNodeOptimizer(Optimizer):
 
         Raises:
             ValueError: the optimizer needs exact gradients, but double buffering or compression is
-                set.
+                set; a link computes with all ranks together, but the communicator is reproducible;
+                or the parameters of a link are divided among these ranks.
         """
         if self._inner.takes_closure and not self._reducer.is_exact:
             raise ValueError(
@@ -294,9 +296,10 @@ class MultiNodeOptimizer(Optimizer):
         is skipped, with a warning.
 
         With a reproducible communicator the loss function is called for one micro-shard at a time.
-        Every array, Variable and list among ``args`` and ``kwds``, also within tuples and dicts, is
-        a batch of this rank's samples (within ``comm.batch``, of the samples passed there) and is
-        cut along its first axis; other arguments, such as models and numbers, stay unchanged.
+        Every list, and every array and Variable that has axes, among ``args`` and ``kwds``, also
+        within tuples and dicts, is a batch of this rank's samples (within ``comm.batch``, of the
+        samples passed there) and is cut along its first axis; Parameters and all other arguments,
+        such as models and numbers, stay unchanged.
         Values that the function reports are reported as means over this rank's samples.
 
         Args:
@@ -388,7 +391,8 @@ class MultiNodeOptimizer(Optimizer):
 
         Returns:
             The means of the observations over the samples of all ranks, the same on all ranks;
-            None without observations, and inside :meth:`no_sync`.
+            None without observations, inside :meth:`no_sync`, and while a GPU's graph captures the
+            update.
         """
         if self._is_elsewhere():
             with self.target.device.create_context():

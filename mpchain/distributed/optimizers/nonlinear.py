@@ -21,7 +21,8 @@ _CURVED = frozenset(
 """Labels of functions that are not linear in any of their arguments."""
 
 _PRODUCTS = frozenset("multiply matrix_product squared_difference contract".split())
-"""Labels of functions that are linear in each argument, but not in several together."""
+"""Labels of functions that are taken for nonlinear only if several of their arguments depend on the
+samples."""
 
 _COUPLED = frozenset("max min prod logsumexp".split())
 """Labels of functions that combine elements in another way than by a sum over samples."""
@@ -52,8 +53,8 @@ def watched(
         compute_loss: the loss function.
         n: the number of its samples.
         tell: function to call with the program's line, or None if it is unknown, and the reason.
-        take: function to call with the line that computes the loss, and with the result of
-            :func:`~mpchain.distributed.optimizers.scales.scales_of`.
+        take: function to call with the line that computes the loss, or None if it is unknown, and
+            with the result of :func:`~mpchain.distributed.optimizers.scales.scales_of`.
         in_shards: whether any number of ranks computes the same parts of a batch, so that
             statistics of a part are intended.
 

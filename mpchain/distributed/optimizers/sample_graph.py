@@ -169,8 +169,8 @@ class SampleGraph:
         return axes.pop() if len(axes) == 1 else State.PAIRS
 
     def _of_product(self, function):
-        """Returns the state of a product of matrices: an axis, sums over samples, or pairs of
-        samples."""
+        """Returns the state of a product of matrices: an axis, sums over samples, pairs of samples,
+        or an unknown dependence."""
         x, w = function.inputs
         if len(x.shape) != 2 or len(w.shape) != 2:
             return State.OTHER
@@ -192,7 +192,8 @@ def axes_of(function: Any) -> tuple[int, ...]:
 
 
 def _moved(function, axis, n_axes):
-    """Returns the axis of the samples in the output of a function that may move it."""
+    """Returns the axis of the samples in the output of a function that may move it, or the state of
+    an output without that axis."""
     label, x = function.label, function.inputs[0]
     if label in REDUCTIONS and not any(function.constants[1:2]):
         return axis - sum(i < axis for i in axes_of(function))

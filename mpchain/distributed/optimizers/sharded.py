@@ -91,7 +91,9 @@ class ShardedOptimizer(MultiNodeOptimizer):
         whole_gradients: whether all ranks get whole gradients in every step.
 
     Raises (by :meth:`setup`):
-        ValueError: an update rule does not compute each element separately.
+        ValueError: an update rule does not compute each element separately, or overrides
+            ``update``; the optimizer's line search needs whole gradients; or see
+            :meth:`MultiNodeOptimizer.setup`.
 
     Example:
         >>> optimizer = mpchain.distributed.create_sharded_optimizer(optimizers.SGD(), comm)

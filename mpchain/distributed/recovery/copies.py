@@ -52,8 +52,9 @@ class Copy:
     def take(cls, target: object, comm: Communicator, iteration: int) -> "Copy":
         """Copies the values that an object saves; collective.
 
-        Values that one or two ranks have are mirrored on other ranks (:func:`mirrors`), so that
-        three ranks have them; all ranks get a copy of a small value of rank 0.
+        Values that one or two ranks have are mirrored on other ranks (:func:`mirrors`), so that at
+        least three ranks have them, if there are three; such a value of rank 0 is copied to all
+        ranks if it is small.
         """
         serializer = StateSerializer()
         serializer.save(target)
@@ -192,10 +193,11 @@ def _tabulate(indexes):
 
 
 def mirrors(comm: Communicator) -> list[list[int]]:
-    """Returns the two ranks that mirror each rank's values, so that any two ranks can be lost at
-    once.
+    """Returns for each rank the two ranks that mirror its values, so that any two ranks can be
+    lost at once; fewer if there are fewer other ranks.
 
-    The mirrors are on the next hosts; if there are none, they are the next ranks.
+    The mirrors are on the next two hosts; if there are fewer other hosts, the next ranks of the
+    same host are mirrors, too.
 
     >>> mirrors(comm)
     [[]]

@@ -41,8 +41,8 @@ class Spares:
     Attributes:
         n: the number of spare ranks that are left.
         resumes: whether training begins again.
-        lost: the reasons why ranks were lost before training last began, by the rank's id in the
-            job.
+        lost: the reasons why ranks were lost before training last began, but not before it began
+            earlier, by the rank's id in the job.
         replaced: a dict from each lost rank to the rank that then replaced it.
         loss: about the ``InMemoryCheckpoint`` in which this rank noticed a loss: its list of
             copies, its iteration, and the time.
@@ -166,7 +166,8 @@ class Spares:
         return is_over, fill(self._places, left, self._hosts)
 
     def _divide(self, places):
-        """Makes the communicator of the ranks that train; None if ranks were lost meanwhile."""
+        """Makes the communicator of the ranks that train; returns a tuple of it, or of None on a
+        spare rank; returns None if ranks were lost meanwhile."""
         if self._refusals and len(places) < len(self._places):
             refuse("; ".join(self._refusals))
         while losses.detectors:

@@ -66,7 +66,7 @@ class _Kind:
         """Returns the encoding for :attr:`Row.waits_for` of the rank that must take part in a
         message."""
         other = self.other_rank(args, kwargs)
-        # An argument of None also stands for any source.
+        # The argument may be None, or stand for any source.
         if not isinstance(other, int) or not 0 <= other < n_ranks:
             return 0
         sends = self.rank_argument is not None and self.rank_argument[1] == "dest"

@@ -1,6 +1,8 @@
-"""Reports of ranks that are missing, or that called a different collective.
+"""Reports of ranks that are missing, that called a different collective, or that wait for each
+other.
 
-With each report, the flight recorder writes a file that lists the last calls of each rank.
+With the report of a failure that ends the job, the flight recorder writes a file that lists the
+last calls of each rank, if its folder is known.
 """
 
 import contextlib
@@ -41,7 +43,8 @@ def mismatch(watch: "Watch", n: int, ranks: Collection[int]) -> str:
 
 
 def find_mismatch(watch: "Watch") -> tuple[int, list[int]] | None:
-    """Returns the number of a collective that differs between ranks, and two of these ranks."""
+    """Returns the number of a collective that differs between ranks, and two of these ranks; None
+    if no difference is found."""
     for slot in range(RING):
         tags = [row.tags[slot] for row in watch.rows]
         mine = tags[watch.rank]
@@ -267,7 +270,7 @@ class Folder:
     """The location of the flight recorder's file.
 
     Attributes:
-        path: the folder; None until a trainer with a multi-node optimizer sets it. Without a
+        path: the folder; None until :meth:`Communicator.record_failures` sets it. Without a
             folder, no file is written.
     """
 
@@ -285,7 +288,8 @@ def record(watch: "Watch", report: str) -> str:
         report: the report of the failure.
 
     Returns:
-        The report, with the name of the file.
+        The report, with the name of the file if there is a folder, or with the error if the file
+        could not be written.
     """
     if folder.path is None:
         return report

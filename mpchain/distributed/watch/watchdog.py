@@ -88,7 +88,7 @@ class Watch:
         tell: function that prints a text.
         clock: function that returns seconds.
         last_active: function that returns when this process was last working, given the current
-            time.
+            time; None uses the measurements of :class:`Activity`.
 
     Attributes:
         gpu: :class:`GpuWork` of the communicator; None if it uses no GPU.
@@ -153,7 +153,8 @@ class Watch:
             host: ``mpi4py.MPI.Comm`` of the ranks of this host.
             timeout: the timeout in seconds.
             is_elastic: whether ranks may be lost.
-            replaced: the earlier watchdog of these ranks and the lost ranks.
+            replaced: the earlier watchdog of these ranks and the lost ranks; None if no watchdog is
+                replaced.
         """
         local = allgather(host, mpi_comm.rank)
         memory = share(host, len(local) * table.ROW)
@@ -461,7 +462,8 @@ class Watch:
         )
 
     def oldest_unfinished(self) -> tuple[str, float] | None:
-        """Returns the text of the GPU's oldest unfinished work, and the time when it was begun."""
+        """Returns the text of the GPU's oldest unfinished work, and the time when it was begun;
+        None if all work is done."""
         while self._unfinished and self._unfinished[0][0]():
             self._unfinished.popleft()
         if not self._unfinished:
@@ -580,8 +582,8 @@ def add_look(watcher: object) -> None:
 
     Args:
         watcher: an object with the methods ``look(now)`` and ``tell_end()``, and the attribute
-            ``timeout`` in seconds; a twentieth of it is the time between two calls. The thread does
-            not keep the object alive.
+            ``timeout`` in seconds, from which :func:`period_of` computes the longest time between
+            two calls. The thread does not keep the object alive.
     """
     _thread.add(watcher)
 
