@@ -376,7 +376,7 @@ class _Walk:
 
     def run(self):
         pending, gradients, chosen = self.pending, self.gradients, self.targets
-        create_graph, sums, collects = self.create_graph, self.sums, self.leaves_recur
+        create_graph, sums = self.create_graph, self.sums
         hooks, watches_all = config.function_hooks, config.debug or self.retain_grad
         watched = self.wanted and {key[0] for key in self.wanted if type(key) is tuple}
         watches = watches_all or watched
@@ -396,9 +396,7 @@ class _Walk:
                     gxs = (None,) * len(targets)
                 elif hooks or function.local_function_hooks:
                     gxs = self._pull_observed(function, targets, gys, hooks)
-                elif create_graph or function.add_part is not None:
-                    gxs = self._pull(function, targets, gys)
-                elif function.row_sums and (collects or function.row_gradients):
+                elif create_graph or function.row_sums or function.add_part is not None:
                     gxs = self._pull(function, targets, gys)
                 else:
                     # In the usual case, _pull would call the same method.
