@@ -296,6 +296,8 @@ class using_config(contextlib.ContextDecorator):
 
     # Every backward pass runs this code; a generator would take half a microsecond longer.
 
+    _put: Any = None  # a function that sets the entry, in the block
+
     def __init__(self, name: str, value: object, config: GlobalConfig | LocalConfig = config):
         self._name, self._value, self._config = name, value, config
 
@@ -304,18 +306,25 @@ class using_config(contextlib.ContextDecorator):
 
     def __enter__(self) -> None:
         config, name = self._config, self._name
+        if self._put is not None:
+            raise RuntimeError(
+                f"using_config: the block of this context manager for {name!r} has not ended: call "
+                "using_config again for another block"
+            )
         # Only the dictionary knows which entries a thread has set.
         own = vars(config)
         self._before = own.get(name, _UNSET)
         is_plain = isinstance(config, LocalConfig) and hasattr(config, name)
-        self._put: Any = own.__setitem__ if is_plain else functools.partial(setattr, config)
-        self._put(name, self._value)
+        put = own.__setitem__ if is_plain else functools.partial(setattr, config)
+        put(name, self._value)
+        self._put = put
 
     def __exit__(self, *exc_info: Any) -> None:
+        put, self._put = self._put, None
         if self._before is _UNSET:
             delattr(self._config, self._name)
         else:
-            self._put(self._name, self._before)
+            put(self._name, self._before)
 
 
 def no_backprop_mode() -> contextlib.AbstractContextManager[None]:

@@ -82,6 +82,16 @@ def test_using_config_restores_after_an_error():
     assert config.debug is False
 
 
+def test_using_config_may_be_used_again_but_not_within_itself():
+    quiet = mpchain.using_config("train", False)
+    for _ in range(2):
+        with quiet:
+            assert not config.train
+            with pytest.raises(RuntimeError, match="for 'train' has not ended: call using_config"):
+                quiet.__enter__()
+        assert config.train
+
+
 def test_using_config_of_another_configuration():
     own = LocalConfig(GlobalConfig(train=1))
     with mpchain.using_config("train", 2, own):
