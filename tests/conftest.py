@@ -220,6 +220,16 @@ def command_line(monkeypatch):
 
 
 @pytest.fixture
+def double(request):
+    """Returns the ledger of the double; see Ledger in tests/gpu/doubles/cupy/_machine.py."""
+    if request.config.option.gpu != "double":
+        pytest.skip("needs the double of CuPy, which counts: --gpu=double")
+    import cupy
+
+    return cupy.double
+
+
+@pytest.fixture
 def calls_of(monkeypatch):
     """Returns a function that starts a list of the calls of a function, which still runs.
 

@@ -338,18 +338,9 @@ def test_dropout_on_the_same_arguments_differs_in_each_replay():
     assert len(found) == 6
 
 
-def _double():
-    double = getattr(mpchain.cuda.cupy, "double", None)
-    if double is None:
-        pytest.skip("needs the double of CuPy, which counts: --gpu=double")
-    return double
-
-
 @pytest.mark.parametrize("is_scaled", [False, True])
 @pytest.mark.parametrize("make_model", [perceptron, lambda: half_precision(mpchain.mixed16)])
-def test_kernels_are_compiled_before_the_capture(make_model, is_scaled):
-    double = _double()
-
+def test_kernels_are_compiled_before_the_capture(make_model, is_scaled, double):
     def make_step(model, optimizer):
         optimizer.add_hook(optimizer_hooks.WeightDecay(0.1))
         make = classifier_step if model[0].W.dtype == np.float32 else half_step
@@ -368,8 +359,7 @@ def test_kernels_are_compiled_before_the_capture(make_model, is_scaled):
     assert double.late == []
 
 
-def test_a_replay_launches_few_kernels():
-    double = _double()
+def test_a_replay_launches_few_kernels(double):
     _, _, step = run_both(perceptron, optimizers.Adam, classifier_step)
     batch = send(batch_of(0))
     double.reset()

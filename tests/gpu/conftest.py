@@ -8,16 +8,6 @@ from mpchain.kernels.gpu import cuda_reductions, cuda_steps, cudnn
 
 
 @pytest.fixture
-def double(request):
-    """Returns the ledger of the double; see Ledger in doubles/cupy/_machine.py."""
-    if request.config.option.gpu != "double":
-        pytest.skip("needs the double of CuPy, which counts: --gpu=double")
-    import cupy
-
-    return cupy.double
-
-
-@pytest.fixture
 def library(double, monkeypatch):
     """Replaces cuDNN with its double; changes that a test makes to the double are undone."""
     import cudnn_double

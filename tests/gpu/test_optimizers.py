@@ -96,21 +96,17 @@ class TestOneKernel:
 
         _assert_equal_bits(Clipping)
 
-    def test_launches(self, request):
-        if request.config.option.gpu != "double":
-            pytest.skip("needs the double of CuPy, which counts: --gpu=double")
-        import cupy
-
+    def test_launches(self, double):
         counts = []
 
         def count(model, step):
-            cupy.double.reset()
+            double.reset()
 
         for dtypes in ("f", "fde"):
             _trained("@cupy:0", optimizers.Adam(), dtypes, change=count)
-            launches = cupy.double.launches.copy()
+            launches = double.launches.copy()
             counts.append([n for (name, _), n in launches.items() if name == "mpchain_step"])
-            assert cupy.double.synchronizations.keys() <= {("get", place) for _, place in launches}
+            assert double.synchronizations.keys() <= {("get", place) for _, place in launches}
         assert [sum(found) for found in counts] == [1, 3]
 
 
@@ -192,14 +188,10 @@ class TestFloat32Copies:
             np.testing.assert_array_equal(x, y)
 
     @pytest.mark.parametrize("dtype", HALVES)
-    def test_one_launch_for_each_dtype(self, dtype, request):
-        if request.config.option.gpu != "double":
-            pytest.skip("needs the double of CuPy, which counts: --gpu=double")
-        import cupy
-
+    def test_one_launch_for_each_dtype(self, dtype, double):
         def observe(step):
-            counts.append([name for name, _ in cupy.double.launches.elements()])
-            cupy.double.reset()
+            counts.append([name for name, _ in double.launches.elements()])
+            double.reset()
 
         counts = []
         _trained_on_copies("@cupy:0", "Adam", dtype, observe=observe)

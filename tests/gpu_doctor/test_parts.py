@@ -47,10 +47,7 @@ def test_outcomes():
 
 
 @pytest.mark.gpu
-def test_nccl_is_tried_in_a_graph_too(capsys):
-    double = getattr(cuda.cupy, "double", None)
-    if double is None:
-        pytest.skip("needs the double of CuPy, which counts: --gpu=double")
+def test_nccl_is_tried_in_a_graph_too(double, capsys):
     double.reset()
     parts.main(["nccl"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()][1::2]

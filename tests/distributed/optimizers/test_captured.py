@@ -279,10 +279,7 @@ class TestGraphsOfGpus:
         check_refusal(comm, lambda x, t: optimizer.update(lambda: loss(model(x), t)), reason)
         assert optimizer.t == n_updates
 
-    def test_what_a_replay_launches(self, comm):
-        double = getattr(mpchain.cuda.cupy, "double", None)
-        if double is None:
-            pytest.skip("needs the double of CuPy, which counts: --gpu=double")
+    def test_what_a_replay_launches(self, comm, double):
         optimizer = self.optimizer_of(comm)
         model = optimizer.target
         step = mpchain.capture(
