@@ -82,6 +82,7 @@ def test_raising_rank(run, script):
     path = script("""
         from mpi4py import MPI
 
+        MPI.COMM_WORLD.Barrier()  # all ranks have begun
         if MPI.COMM_WORLD.rank == 1:
             raise ValueError("boom")
         MPI.COMM_WORLD.Barrier()
@@ -91,7 +92,7 @@ def test_raising_rank(run, script):
     first, *_ = [line for line in errors.splitlines() if not line.startswith("mpchain-launch")]
     assert first == "[1] Traceback (most recent call last):"
     # Frames of the code that starts the program are not shown.
-    assert lines_of(1, errors)[1] == f'  File "{path}", line 5, in <module>'
+    assert lines_of(1, errors)[1] == f'  File "{path}", line 6, in <module>'
     assert "ValueError: boom" in lines_of(1, errors)
     assert errors.count("Traceback") == 1
     assert f"  ranks 0, 2 on {HERE}: terminated by mpchain-launch" in errors
@@ -110,6 +111,7 @@ def test_place_of_the_others(run, script):
         def wait_for_all():
             MPI.COMM_WORLD.Barrier()
 
+        MPI.COMM_WORLD.Barrier()  # all ranks have begun
         if MPI.COMM_WORLD.rank == 1:
             raise SystemExit(4)
         wait_for_all()
