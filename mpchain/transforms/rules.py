@@ -12,23 +12,9 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.declaring.declaration import registry
+from mpchain.functions.declaring.linearity import LINEAR, PRODUCTS
 from mpchain.functions.fused_attention import attention_weights, dropout_factors
 from mpchain.variable import VariableNode, as_variable
-
-_LINEAR = """
-    cast reshape transpose broadcast_to sum_to cumsum sum mean scatter_item get_item take place
-    take_along put_along map_axis copy flip sum_windows spread_windows take_from_windows
-    place_in_windows unfold_windows fold_windows shift drop with_contiguous_gradient take_rows
-    add_rows rotate neighbors map_boxes spread_boxes split concat separate stack cut_sequences
-    transpose_sequence transform split_gates join_gates scatter_add add_dropped add_and_order
-""".split()
-"""The names of functions that are linear in all inputs together."""
-
-_PRODUCTS = """
-    matrix_product contract linear convolution_output convolution_input convolution_filter
-    sums_of_rows products_of_rows
-""".split()
-"""The names of functions that are linear in each of two inputs."""
 
 _PADDING = {"pad_with_constants": 1, "pad_sequence": 1}
 """The functions that are linear except for padding values, with the index of the padding value
@@ -216,9 +202,9 @@ def _attention(function, ts, keeps):
 
 
 RULES = {
-    **dict.fromkeys(_LINEAR, _linear),
+    **dict.fromkeys(LINEAR, _linear),
     **dict.fromkeys(_PADDING, _padding),
-    **dict.fromkeys(_PRODUCTS, _product),
+    **dict.fromkeys(PRODUCTS, _product),
     **dict.fromkeys(_WITH_BIAS, _with_bias),
     **dict.fromkeys(_SYMMETRIC, _symmetric),
     **dict.fromkeys(_REDUCTIONS, _reduction),

@@ -8,19 +8,22 @@ from typing import Any
 from mpchain.distributed.optimizers.sample_graph import SampleGraph, State
 from mpchain.distributed.optimizers.scales import Scales, scales_of
 from mpchain.distributed.watch.call_sites import describe, is_of_library
+from mpchain.functions.declaring.linearity import LINEAR, PRODUCTS
 from mpchain.observers import Observer
 from mpchain.parameter_tree import is_array
 from mpchain.typing import Array
 from mpchain.variable import Variable
 
-_CURVED = frozenset(
-    "sqrt rsqrt exp expm1 log log1p log2 log10 square cube power power_of_constant_base clip "
-    "power_of_constant_exponent divide_constant tanh sigmoid softplus relu absolute maximum "
-    "minimum elu selu gelu silu leaky_relu softmax log_softmax normalize sin cos".split()
+_LINEAR = LINEAR | frozenset(
+    "negative add subtract add_constant subtract_from_constant multiply_by_constant where identity "
+    "divide_by_constant pad_with_constants pad_sequence".split()
 )
-"""Labels of functions that are not linear in any of their arguments."""
+"""Labels of functions that are linear in all their arguments together, except for constants that
+they add. All functions without a label here or in ``_PRODUCTS`` are taken for nonlinear."""
 
-_PRODUCTS = frozenset("multiply matrix_product squared_difference contract".split())
+_PRODUCTS = PRODUCTS | frozenset(
+    "multiply linear_with_bias convolution_with_bias shifted_and_scaled linear_interpolate".split()
+)
 """Labels of functions that are taken for nonlinear only if several of their arguments depend on the
 samples."""
 
@@ -171,7 +174,9 @@ def _is_nonlinear(function, graph, state, states):
         return False
     if label in _PRODUCTS:
         return len(states) > 1
-    return label in _CURVED or (label == "divide" and graph.depends(function.inputs[1]))
+    if label == "divide":
+        return graph.depends(function.inputs[1])
+    return label not in _LINEAR
 
 
 def batches_of(value: Any) -> Iterator[Array]:

@@ -11,6 +11,13 @@ REDUCTIONS = frozenset("sum mean max min prod logsumexp".split())
 """Labels of functions that reduce axes. Their first constant is the axis, or the axes, except for
 ``prod``, which reduces the last axis and has no constants."""
 
+_ALONG_AXES = frozenset(
+    "softmax log_softmax scaled_softmax normalize sample_normalization rms_normalization map_axis "
+    "cumsum cumprod".split()
+)
+"""Labels of functions that combine the elements along axes without reducing these. The last two
+have no constants and combine elements along the last axis."""
+
 
 class State(enum.Enum):
     """How a node depends on the samples, if an axis does not describe the dependence.
@@ -155,6 +162,8 @@ class SampleGraph:
             return self._broadcast(function, len(shape))
         if not isinstance(state, int) or len({*states}) > 1:
             return state if len({*states}) == 1 else State.OTHER
+        if label in _ALONG_AXES and _is_declared(function) and state in _axes_along(function):
+            return State.PAIRS
         x, axis = function.inputs[0], _moved(function, state, len(shape))
         if label == "reshape":  # rows of several axes may be merged and split again
             return 0 if state == 0 and shape[0] and shape[0] % self.n == 0 else State.OTHER
@@ -185,7 +194,18 @@ class SampleGraph:
 def axes_of(function: Any) -> tuple[int, ...]:
     """Returns the axes that a reduction reduces; no axis is negative."""
     # Products have no constant, and reduce the last axis.
-    axis, n_axes = (*function.constants, -1)[0], len(function.inputs[0].shape)
+    return _of_input(function, (*function.constants, -1)[0])
+
+
+def _axes_along(function):
+    """Returns the axes along which a function in ``_ALONG_AXES`` combines elements."""
+    constants = dict(zip(function.declaration.constant_names, function.constants))
+    return _of_input(function, constants.get("axis", -1))
+
+
+def _of_input(function, axis):
+    """Returns the axes of the first input that an argument names; no axis is negative."""
+    n_axes = len(function.inputs[0].shape)
     if axis is None:
         return tuple(range(n_axes))
     return tuple(i % n_axes for i in (axis if isinstance(axis, Sequence) else [axis]))
@@ -240,6 +260,10 @@ def _is_parameter(node):
 def _address(array):
     interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
     return interface["data"][0]
+
+
+def _is_declared(function):
+    return hasattr(function, "declaration")
 
 
 def _is_of_all_ranks(function):

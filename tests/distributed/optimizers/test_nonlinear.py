@@ -42,6 +42,17 @@ def part(n):
     return F.mean(net(x) ** n)
 
 
+def means():
+    return F.mean(net(x), axis=0)
+
+
+class Halved(mpchain.FunctionNode):
+    """A function whose derivative tells nobody that it is linear."""
+
+    def forward(self, inputs):
+        return (inputs[0] / 2,)
+
+
 NONLINEAR = {
     "sqrt": lambda: F.sqrt(error()),
     "sqrt behind linear functions": lambda: 3 * F.cast(F.sqrt(error() / 2 + 1), "d") - part(2),
@@ -54,6 +65,20 @@ NONLINEAR = {
     "inverse": lambda: 1 / part(2),
     "hinge": lambda: F.relu(part(2) - 0.1),
     "maximum over samples": lambda: F.max(net(x)),
+    "squared error of a mean": lambda: F.sum(F.squared_error(means(), t[0])),
+    "Huber loss of a mean": lambda: F.sum(F.huber_loss(means()[None], t[:1], 0.1)),
+    "arctangent": lambda: F.arctan(part(2)),
+    "error function": lambda: F.erf(part(2)),
+    "softmax of means": lambda: F.softmax(means()[None])[0, 0],
+    "maximum of mixed rows": lambda: F.sum(F.max(net(x) - means(), axis=1)),
+    "inverse matrix": lambda: F.sum(F.inv(F.matmul(net(x), net(x), transa=True))),
+    "function of a user": lambda: Halved().apply((part(2),))[0],
+}
+COMPARED = {
+    "softmax over samples": lambda: F.sum(F.softmax(net(x), axis=0) * t),
+    "softmax over columns": lambda: F.sum(F.softmax(net(x).T, axis=1) * t.T),
+    "sums of earlier samples": lambda: F.sum(F.cumsum(net(x), axis=0) * t),
+    "columns of length 1": lambda: F.sum(F.normalize(net(x), axis=0) * t),
 }
 LINEAR = {
     "mean": lambda: part(2),
@@ -70,12 +95,21 @@ LINEAR = {
     "weighted mean": lambda: F.average(net(x) ** 2, weights=t),
     "root of a mean over all": lambda: F.sqrt(mpchain.batch_mean((net(x) - t) ** 2)),
     "constant scalars": lambda: error() * np.float32(2) / F.sum(t),
+    "linear layer of means": lambda: F.sum(F.linear(means()[None], net.W.T)) - F.sum(means()),
+    "chosen means": lambda: F.sum(F.where(t[0] > 0.7, means(), -means())) * np.float32(3),
+    "softmax of each sample": lambda: F.mean(F.log_softmax(net(x))[:, 0]),
+    "layer normalization": lambda: F.mean(F.layer_normalization(net(x), t[0], t[1])[:, 0]),
 }
 
 
 @pytest.mark.parametrize("name", NONLINEAR)
 def test_nonlinear_functions_of_means_are_seen(name):
     assert nonlinear(NONLINEAR[name]()) is not None
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_functions_along_the_axis_of_samples_are_seen(name):
+    assert "compares the samples" in why_not_averaged(SampleGraph(COMPARED[name](), N))
 
 
 @pytest.mark.parametrize("name", LINEAR)
