@@ -83,7 +83,7 @@ def with_hosts_that_answer(plan: Plan, min_ranks: int) -> Plan | None:
     for sentence in bad.values():
         say(sentence)
     if n < min_ranks:
-        say(f"{slots} slots are left for {min_ranks} ranks; --min-ranks allows fewer ranks")
+        say(f"slots left: {slots}, ranks required: {min_ranks}; --min-ranks allows fewer ranks")
         return None
     spares = max(0, plan.spares - (plan.n - n))
     if n < plan.n:

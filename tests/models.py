@@ -53,7 +53,7 @@ class Recurrent(mpchain.Chain):
     Args:
         kind: class of the recurrent layer, such as :class:`~mpchain.links.LSTM`.
         n_in, n_units, n_out: units of the input, of the state and of the output.
-        unchains: whether gradients end at the new state, so that the recurrent layer gets none.
+        unchains: whether gradients end at the state that the previous batch left.
     """
 
     def __init__(self, kind: type, n_in: int, n_units: int, n_out: int, unchains: bool = False):
@@ -63,11 +63,10 @@ class Recurrent(mpchain.Chain):
             self.layer, self.out = kind(n_in, n_units), L.Linear(n_units, n_out)
 
     def forward(self, x):
-        y = self.out(self.layer(x))
-        if self.unchains:
+        if self.unchains and self.layer.h is not None:
             self.layer.h.unchain_backward()
             self.layer.c.unchain_backward()
-        return y
+        return self.out(self.layer(x))
 
 
 class LanguageModel(mpchain.Chain):

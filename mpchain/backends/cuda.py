@@ -183,7 +183,7 @@ class GpuDevice(_Device):
         count = cupy.cuda.runtime.getDeviceCount()
         if not 0 <= device.id < count:
             raise ValueError(
-                f"GpuDevice: no GPU {device.id}; this process sees {count} GPUs (0 to {count - 1})"
+                f"GpuDevice: no GPU {device.id}; the number of GPUs that this process sees: {count}"
             )
         self.device = device
         self.xp = cupy

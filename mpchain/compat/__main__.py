@@ -72,7 +72,9 @@ def _report(paths):
         print(f"{file}:{line}: {name}")
     for file, line, expression in [entry for path in paths for entry in report.doubtful(path)]:
         print(f"{file}:{line}: {expression}: NumPy 2.4 raises TypeError if the array has axes")
-    print(f"{len(found)} names are missing" if found else "mpchain has every name that is used")
+    print(
+        f"names that are missing: {len(found)}" if found else "mpchain has every name that is used"
+    )
     return 1 if found else 0
 
 

@@ -150,9 +150,14 @@ def get_item(x: Input, slices: object) -> Variable:
         >>> Variable(np.arange(5.0))[[0, 0, 3]].array
         array([0., 0., 3.])
     """
-    if isinstance(slices, list):
-        slices = tuple(slices) if any(isinstance(s, slice) for s in slices) else np.asarray(slices)
-    return _get_item(x, slices)
+    return _get_item(x, _index_of(slices))
+
+
+def _index_of(slices):
+    """Returns an index for arrays; a list is a tuple if it holds slices, and else an array."""
+    if not isinstance(slices, list):
+        return slices
+    return tuple(slices) if any(isinstance(s, slice) for s in slices) else np.asarray(slices)
 
 
 vars(get_item)["on"] = _get_item.on
@@ -296,8 +301,7 @@ def scatter_add(a: Input, slices: Any, b: Input) -> Variable:
         >>> F.scatter_add(np.zeros(3), [0, 0, 2], np.array([1.0, 2.0, 3.0])).array
         array([3., 0., 3.])
     """
-    if isinstance(slices, list):
-        slices = np.asarray(slices)
+    slices = _index_of(slices)
     if _are_rows(slices, b) and b.shape == slices.shape + a.shape[1:]:
         return _scatter_add(a, b, slices)
     chosen = as_array(a)[slices]

@@ -40,17 +40,17 @@ def why_no_gpus(count: int) -> str | None:
     """Returns why a test that needs ``count`` GPUs cannot run; None if the test can run.
 
     Example:
-        >>> why_no_gpus(0) is None or "0 GPUs required" in why_no_gpus(0)
+        >>> why_no_gpus(0) is None or "GPUs required: 0" in why_no_gpus(0)
         True
     """
     limit = os.environ.get("CHAINER_TEST_GPU_LIMIT")
     if limit is not None and int(limit) < count:
-        return f"{count} GPUs required, and CHAINER_TEST_GPU_LIMIT is {limit}"
+        return f"GPUs required: {count}, and CHAINER_TEST_GPU_LIMIT is {limit}"
     if not cuda.available:
-        return f"{count} GPUs required: {cuda.unavailable_reason()}"
+        return f"GPUs required: {count} ({cuda.unavailable_reason()})"
     available = cuda.cupy.cuda.runtime.getDeviceCount()
     return (
-        f"{count} GPUs required, but this process sees only {available}"
+        f"GPUs required: {count}, but this process sees only {available}"
         if available < count
         else None
     )

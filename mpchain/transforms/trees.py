@@ -36,6 +36,8 @@ def rebuilt(tree: object, values: Iterable[Any]) -> Any:
             return {key: build(value) for key, value in sorted(tree.items())}
         if isinstance(tree, (list, tuple)):
             built = [build(value) for value in tree]
+            if hasattr(tree, "_fields"):  # a named tuple
+                return type(tree)(*built)
             return built if isinstance(tree, list) else tuple(built)
         return next(values)
 

@@ -102,7 +102,7 @@ def test_the_command(tmp_path):
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert run.returncode == 1
     lines = [f"{path}:{line}: {name}" for line, name in MISSING]
-    assert run.stdout.splitlines() == [*lines, "4 names are missing"]
+    assert run.stdout.splitlines() == [*lines, "names that are missing: 4"]
 
 
 def test_a_file_that_is_not_python_3(tmp_path):

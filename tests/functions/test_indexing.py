@@ -67,6 +67,13 @@ TABLE = [
         (2, 3),
         (2, 2),
     ),
+    row(
+        "scatter_add list with a slice",
+        lambda a, b: F.scatter_add(a, [slice(None), 1], b),
+        lambda a, b: a + torch.stack([0 * b, b, 0 * b], dim=1),
+        (2, 3),
+        (2,),
+    ),
     row("diagonal", F.diagonal, lambda x: x.diagonal(), (3, 4)),
     row("diagonal above", lambda x: F.diagonal(x, 2), lambda x: x.diagonal(2), (3, 4)),
     row(

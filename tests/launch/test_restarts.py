@@ -143,7 +143,7 @@ def test_oversubscription_keeps_all_ranks(away):
 def test_too_few_are_left(away, capsys):
     away.append("b")
     assert restarts.with_hosts_that_answer(plan(hosts=HOSTS), 3) is None
-    words = "2 slots are left for 3 ranks; --min-ranks allows fewer ranks"
+    words = "slots left: 2, ranks required: 3; --min-ranks allows fewer ranks"
     assert words in capsys.readouterr().err
 
 

@@ -1,6 +1,7 @@
 """Tests the errors, the memory and the replays of transformations."""
 
 import re
+import typing
 
 import numpy as np
 import pytest
@@ -178,6 +179,18 @@ def test_trees_come_back_in_their_structure():
     np.testing.assert_array_equal(jacobian[0]["a"].array, np.diag(2 * X))
     np.testing.assert_array_equal(jacobian[1]["b"][0].array, 3 * np.eye(2))
     np.testing.assert_array_equal(jacobian[1]["a"].array, np.zeros((2, 2)))
+
+
+def test_named_tuples_keep_their_type():
+    class State(typing.NamedTuple):
+        place: object
+        speeds: object
+
+    state = State(X, [2 * X])
+    y, tangent = mpchain.jvp(lambda s: State(s.place**2, [s.speeds[0]]), (state,), (state,))
+    assert type(y) is type(tangent) is State
+    np.testing.assert_array_equal(tangent.place.array, 2 * X * X)
+    np.testing.assert_array_equal(tangent.speeds[0].array, 2 * X)
 
 
 @pytest.mark.annex("captured")

@@ -130,9 +130,9 @@ def cut(
     if len({n_samples, *lengths.values()} - {None}) != 1 or not lengths:
         known = "" if n_samples is None else f", for {n_samples} samples"
         raise ValueError(
-            "MultiNodeOptimizer.update: a reproducible communicator cuts the arrays, Variables and "
-            "lists among the loss function's arguments into micro-shards, so at least one must be "
-            f"passed, and each must be as long as the batch; lengths are: {held or 'none'}{known}. "
+            "MultiNodeOptimizer.update: the arrays, Variables and lists among the loss function's "
+            "arguments are cut into micro-shards, so at least one must be passed, and "
+            f"each must be as long as the batch; lengths are: {held or 'none'}{known}. "
             "Pass the batch as arguments, and bind values that must not be cut by functools.partial"
         )
     n_samples = next(iter(lengths.values()))

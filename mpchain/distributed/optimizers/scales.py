@@ -26,6 +26,9 @@ _LINEAR = frozenset(
 _PRODUCTS = ("matrix_product", "contract")
 """Labels of functions that sum products of elements if the result is a single number."""
 
+_LAYERS = ("linear", "linear_with_bias", "convolution_output", "convolution_with_bias")
+"""Labels of functions that are linear in their first argument; the others are parameters."""
+
 
 class Weights(NamedTuple):
     """The weights by which a loss multiplies the values of samples, in one sum.
@@ -143,11 +146,18 @@ def _behind(path, function, graph):
         x, y = function.inputs[0], path.node
         n = math.prod(x.shape) / max(math.prod(y.shape), 1)
         if label == "sum":
-            return path._replace(is_sum=path.is_sum or (n > 1 and graph.reduces(function)))
+            is_of_samples = n > 1 and graph.reduces(function) and not _is_of_sums(x, graph)
+            return path._replace(is_sum=path.is_sum or is_of_samples)
         return path.times(1 / n if n else math.nan)
     if label in ("multiply", "divide") or (label in _PRODUCTS and math.prod(path.node.shape) == 1):
         return _times(path, function, graph)
+    if label in _LAYERS and path.weights is None and _is_of_sums(function.inputs[0], graph):
+        return None if any(graph.depends(x) for x in function.inputs[1:]) else path
     return path if label in _LINEAR else None
+
+
+def _is_of_sums(node, graph):
+    return graph.state(node) is State.SUMS
 
 
 def _is_declared(function):

@@ -74,7 +74,8 @@ class _Kind:
 
 
 _METHODS = {
-    "barrier bcast_obj gather_obj allgather_obj scatter_obj alltoall_obj": _Kind(checks=False),
+    "barrier bcast_obj gather_obj allgather_obj allreduce_obj": _Kind(checks=False),
+    "scatter_obj alltoall_obj": _Kind(checks=False),
     "make_buffers split finalize": _Kind(checks=False),
     "bcast gather allgather scatter alltoall reduce_scatter": _Kind(),
     "send recv sendrecv send_obj recv_obj": _Kind(),

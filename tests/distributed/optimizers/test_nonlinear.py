@@ -156,6 +156,7 @@ FACTORS = {
     "two terms": (lambda: 2 * part(2) - F.mean(net(x)) / 3 + F.sum(net.W), [1 / 45, 2 / 15]),
     "cancelled": (lambda: F.sum(net(x)) / 7 * 7 + 1, [1]),
     "scalar Variables": (lambda: F.sum(net(x)) / four * 3, [0.75]),
+    "linear layer of means": (lambda: F.sum(F.linear(means()[None], net.W.T)), [1 / 5]),
     "learned": (lambda: F.exp(scale) * error(), [1 / 15]),
     "a loop over samples": (lambda: sum(F.sum(net(x[i : i + 1])) / (i + 1) for i in range(N)), []),
     "by zero": (lambda: F.sum(net(x)) * np.float32(np.inf), []),
@@ -168,6 +169,12 @@ def test_factors_of_means(name):
     with np.errstate(invalid="ignore"):
         graph = SampleGraph(loss := loss(), N)
         assert sorted(scales_of(loss, graph).factors) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("reduced", [F.sum, F.mean])
+def test_sums_behind_a_linear_layer_are_seen(reduced):
+    loss = F.sum(F.linear(reduced(net(x), axis=0)[None], net.W.T))
+    assert scales_of(loss, SampleGraph(loss, N)).is_plain_sum is (reduced is F.sum)
 
 
 def test_factors_of_parts():

@@ -35,6 +35,7 @@ pytestmark = pytest.mark.slow
         (("iallreduce", X), ("iallreduce", X[0])),
         (("bcast_obj", None, 100, 1), ("bcast_obj", None, 100, 0)),
         (("barrier",), ("allgather_obj", 1)),
+        (("allreduce_obj", 1), ("allgather_obj", 1)),
     ],
 )
 def test_who_comes_second_raises_and_names_both_sides(mine, others):

@@ -31,7 +31,7 @@ from tests.distributed.watch.imitated_ranks import TIMEOUT, Clock, Operation, Ra
 NOT_WATCHED = {
     "batch",
     # These methods do not communicate, or only by methods that are watched.
-    *("allreduce_grad", "allreduce_obj", "bcast_data", "broadcast_data", "config_scope"),
+    *("allreduce_grad", "bcast_data", "broadcast_data", "config_scope"),
     *("get_config", "gradient_dtype", "multi_node_mean_grad", "set_config", "share_of"),
     *("record_failures", "in_memory_checkpoint", "refuse_to_lose_ranks", "check_rank"),
     *("unclaimed", "unwatched"),
