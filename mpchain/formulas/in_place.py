@@ -2,9 +2,9 @@
 
 NumPy takes about 0.4 microseconds to convert a Python number to an array and 0.2 microseconds to
 allocate memory for a result of a few kilobytes; the operation itself takes about as long. A formula
-that can be traced is therefore rewritten: its constants become arrays, which are made once for each
+that can be traced is therefore rewritten: numbers in it become arrays, which are made once for each
 dtype; intermediate results reuse the memory of results that are no longer needed; results of
-comparisons are converted to numbers before they are multiplied. The values are bitwise the same.
+comparisons are converted to numbers before arithmetic. The values are bitwise the same.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -30,7 +30,7 @@ def program(
     only_unlike: bool = False,
 ) -> Callable:
     """Returns a function that computes ``formula`` on NumPy arrays; ``formula`` itself if it cannot
-    be traced.
+    be traced, or if its text would not change.
 
     Args:
         formula: an elementwise function of arrays, followed by constants.
@@ -101,8 +101,8 @@ class _Writer(Python):
         head.append(f"d = {self.arrays[0]}.dtype")
         unusual = [f"{x}.dtype is not d" for x in self.arrays[1:]]
         if self.has_reused:
-            # Arrays without axes are computed by the formula itself, because operations on them
-            # return scalars, whose memory cannot be reused.
+            # Arrays without axes go to the formula itself, because operations on them return
+            # scalars, whose memory cannot be reused.
             unusual.append(f"not {next(x for x in self.arrays if x in self.full)}.ndim")
         numbers = [f"n{i}" for i in range(len(self.numbers))]
         for i, dtype in enumerate(_DTYPES):

@@ -13,14 +13,15 @@ class Operator(NamedTuple):
 
     Attributes:
         c: an expression over the type ``T``.
-        python: an expression of Variables and Python numbers. If empty, the function is called.
+        python: an expression of arrays, Variables and Python numbers. If empty, the function is
+            called.
         numba: an expression in a loop over elements, which gives NumPy's values. Empty if no such
             expression is as fast as NumPy.
         kind: ``"number"``; ``"comparison"`` of numbers; ``"logic"`` of truth values; or
             ``"choice"`` of numbers by a truth value, the first operand.
         special: the expression in a loop that calls functions of
-            :mod:`mpchain.kernels.cpu.special_loops`, whose values differ from NumPy's in the last
-            places.
+            :mod:`mpchain.kernels.cpu.special_loops`, whose values may differ from NumPy's in the
+            last places.
 
     Example:
         >>> OPERATORS[np.greater].c.format("x", "y"), OPERATORS[np.where].takes_bool(0)

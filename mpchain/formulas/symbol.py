@@ -19,8 +19,8 @@ Mixin = np.lib.mixins.NDArrayOperatorsMixin
 
 
 class UntraceableError(AttributeError):
-    """Raised when a formula uses an operation or attribute that has no counterpart in an
-    elementwise kernel.
+    """Raised when a formula branches on a value, or uses an operation, operand or attribute that
+    has no counterpart in an elementwise kernel.
 
     The class derives from AttributeError, so that ``hasattr`` returns False for attributes that a
     symbol lacks.
@@ -126,7 +126,8 @@ class Whole(Symbol):
     """
 
     def call(self, declaration: Any, arguments: Sequence) -> Any:
-        """Appends a call of a declared elementwise function on symbols, including this one."""
+        """Appends a call of a declared elementwise function on symbols, including this one, and
+        returns its result."""
         n = len(self.steps)
         result = declaration.body(*arguments)
         names = [getattr(step.function, "__name__", "").lstrip("_") for step in self.steps[n:]]
@@ -209,7 +210,7 @@ def _as_operand(value):
 
 
 def needed(*results: Any) -> set[str]:
-    """Returns the names of the symbols on which the results depend.
+    """Returns the names of the results, and of the symbols on which the results depend.
 
     Example:
         >>> sorted(needed(trace(lambda x, y: x + 1, ["x", "y"])))
@@ -284,7 +285,7 @@ class _Element(Symbol):
 
 
 class DecidesError(UntraceableError):
-    """A number that was left open decides what the formula does.
+    """Raised when a number that was left open decides what the formula does.
 
     Args:
         symbol: the name of the number's symbol.

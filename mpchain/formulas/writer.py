@@ -19,7 +19,7 @@ _on_gpu = annexes.find("gpu_kernels", "kernels.gpu.cuda_wide")
 
 
 class Writer:
-    """Base of writers, each of which writes operations by one column of the table of operators.
+    """Base of writers, which write operations by columns of the table of operators.
 
     Args:
         number: function that returns the text of a number.

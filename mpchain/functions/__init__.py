@@ -259,8 +259,8 @@ __all__ = [name for name in dir() if callable(globals()[name])]
 
 
 def _explain_arguments():
-    """Wraps functions that are composed of other functions, so that their errors name the argument
-    that is wrong."""
+    """Wraps the functions that are not declared, so that their errors name an argument that should
+    be an array."""
     for name in __all__:
         function = globals()[name]
         if not hasattr(function, "declaration"):

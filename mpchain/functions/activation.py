@@ -103,7 +103,7 @@ def crelu(x: Input, axis: int = 1) -> Variable:
     return concat([relu(x), relu(-x)], axis)
 
 
-# np.where takes several times as long on a CPU, because it cannot predict signs.
+# On a CPU, np.where takes several times as long, because the CPU cannot predict the signs.
 @elementwise(lambda g, x, slope: g * (np.maximum(np.sign(x), 0) * (1 - slope) + slope))
 def leaky_relu(x: Input, slope: float = 0.2) -> Output:
     """Leaky rectified linear unit: max(x, slope * x) for slopes below one, elementwise.
@@ -182,7 +182,8 @@ def rrelu(
         slopes.
 
     Raises:
-        InvalidType: ``x`` is not floating point, or ``r`` does not have the shape of ``x``.
+        InvalidType: ``x`` is not floating point, or, in training, ``r`` does not have the shape of
+            ``x``.
         ValueError: ``l`` is not below ``u``.
 
     Example:
@@ -237,7 +238,8 @@ def selu(
 
     Args:
         x: Variable or array of any shape, floating point.
-        alpha, scale: the factors; the defaults keep mean 0 and variance 1 from layer to layer.
+        alpha, scale: the factors; with weights drawn by LeCunNormal, the defaults keep mean and
+            variance near 0 and 1 from layer to layer.
 
     Returns:
         Variable of the shape and dtype of ``x``.
@@ -498,7 +500,8 @@ def maxout(x: Input, pool_size: int, axis: int = 1) -> Variable:
         Variable of the dtype of ``x``.
 
     Raises:
-        InvalidType: ``x`` has no such axis, or its size is not a multiple of ``pool_size``.
+        InvalidType: ``x`` has no such axis, or the size of the axis is not a multiple of
+            ``pool_size``.
         ValueError: ``pool_size`` is not positive.
 
     Example:

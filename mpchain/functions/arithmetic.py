@@ -120,10 +120,10 @@ def absolute(x: Input) -> Output:
 
 
 def add(*xs: Input | float) -> Variable:
-    """Elementwise sum of two or more arrays, which broadcast.
+    """Elementwise sum of arrays, which broadcast.
 
     Args:
-        xs: Variables, arrays or numbers; one of the first two arguments is not a number.
+        xs: Variables, arrays or numbers; the first two are not both numbers.
 
     Returns:
         Variable of the broadcast shape.
@@ -199,7 +199,8 @@ def linear_interpolate(p: Input, x: Input, y: Input) -> Variable:
 
 
 def aligned(name: str, x: Input, y: Input, axis: int) -> Variable:
-    """Reshapes ``y`` to broadcast along the axes of ``x`` that start at ``axis``.
+    """Reshapes ``y`` to match the axes of ``x`` that start at ``axis``, and to broadcast along the
+    others.
 
     Args:
         name: name of the function in error messages.
@@ -211,7 +212,8 @@ def aligned(name: str, x: Input, y: Input, axis: int) -> Variable:
         Variable that broadcasts to ``x``.
 
     Raises:
-        InvalidType: the shape of ``y`` differs from the sizes of these axes.
+        InvalidType: ``axis`` is not an axis of ``x``, or the shape of ``y`` differs from the sizes
+            of these axes.
 
     Example:
         >>> aligned("scale", np.zeros((2, 3, 4)), np.zeros(3), 1).shape
@@ -245,7 +247,8 @@ def scale(x: Input, y: Input, axis: int = 1) -> Variable:
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: ``y`` does not fit.
+        InvalidType: the shape of ``y`` does not match, or ``x`` has a wider floating-point dtype
+            than ``y``.
 
     Example:
         >>> F.scale(np.ones((2, 3)), np.array([1.0, 2.0, 3.0])).array
@@ -267,7 +270,8 @@ def bias(x: Input, y: Input, axis: int = 1) -> Variable:
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: ``y`` does not fit.
+        InvalidType: the shape of ``y`` does not match, or ``x`` has a wider floating-point dtype
+            than ``y``.
 
     Example:
         >>> F.bias(np.ones((2, 3)), np.array([1.0, 2.0, 3.0])).array
@@ -329,4 +333,4 @@ OPERATORS = {
     "__pos__": lambda x: x,
     "__abs__": absolute,
 }
-"""The operators of Variable, by the name of their method."""
+"""The arithmetic operators of Variable, by the names of their methods."""

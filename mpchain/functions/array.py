@@ -51,8 +51,8 @@ def cast(x: Input, typ: DTypeLike) -> Variable:
 
 
 def widened(x: Input) -> Input:
-    """Converts ``x`` from half to single precision, because half precision is too coarse for many
-    operations.
+    """Converts half precision to single precision, because half precision is too coarse for many
+    operations; returns ``x`` of another dtype unchanged.
 
     Example:
         >>> widened(np.ones(2, np.float16)).dtype
@@ -77,7 +77,7 @@ def reshape(x: Input, shape: Sequence[int]) -> Variable:
         shape: the new shape; one element may be -1, which is inferred.
 
     Returns:
-        Variable of this shape; a view of ``x`` if possible.
+        Variable of this shape, in most cases a view of ``x``.
 
     Raises:
         InvalidType: ``shape`` has another number of elements than ``x``.
@@ -147,7 +147,8 @@ def broadcast_to(x: Input, shape: Sequence[int]) -> Output:
         shape: the result's shape.
 
     Returns:
-        Variable, a read-only view; with the array of ``x`` itself if ``x`` has this shape.
+        Variable, a view, which NumPy makes read-only; with the array of ``x`` itself if ``x`` has
+        this shape.
 
     Raises:
         InvalidType: ``x`` does not broadcast to ``shape``.
@@ -170,8 +171,8 @@ _add_up: Any = np.add.reduce
 
 
 def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
-    """Sums an array. Half-precision elements are summed in single precision, because a sum of ones
-    in float16 stops at 2048.
+    """Sums an array. Elements of float16 are summed in float32, because a sum of ones in float16
+    stops at 2048.
 
     Example:
         >>> summed(np.ones((3000, 1), np.float16), 0, False).tolist()

@@ -122,8 +122,8 @@ def scaled_dot_product_attention(
 ) -> Variable:
     """Scaled dot-product attention: softmax(scale * query key^T + bias) value.
 
-    The softmax is over the keys that the mask allows; for a query that may attend to no key, the
-    result is zero.
+    The softmax is over the keys to which a query may attend; for a query that may attend to no key,
+    the result is zero.
 
     Args:
         query: Variable or array (..., L, E), floating point.
@@ -131,7 +131,7 @@ def scaled_dot_product_attention(
         value: Variable or array (..., S, V); the leading axes of ``query``, ``key`` and ``value``
             broadcast.
         mask: array of bool that broadcasts to (..., L, S): True where a query may attend to a key.
-        bias: Variable or array that broadcasts to (..., L, S), added to the products.
+        bias: Variable or array that broadcasts to (..., L, S), added to the scaled products.
         is_causal: whether query i attends to keys 0 to i only.
         scale: factor on the products; None means 1 / sqrt(E).
         dropout_ratio: ratio of the weights dropped in training; see :func:`dropout`.
@@ -165,8 +165,8 @@ def scaled_dot_product_attention(
         y = _fused(name, query, key, value, mask, bias, is_causal, scale, dropout_ratio)
         if y is not None:
             return y
-    # The scale multiplies the query first where half precision could overflow in the product, or
-    # masked scores could overflow with a large scale.
+    # On GPUs, the softmax applies the scale, unless a bias is added, the product could overflow in
+    # half precision, or masked scores could overflow with a large scale.
     is_late = is_gpu_array(query.array) and query.dtype != np.float16 and bias is None
     is_late = is_late and isinstance(scale, float) and 0 < scale <= 1
     scores = matmul(query if is_late else query * scale, swapaxes(key, -1, -2))
@@ -198,12 +198,14 @@ def project_heads(
     """Projects x (B, L, I) to (B, n_heads, L, D) with each of several weights, and returns the list
     of results.
 
-    On GPUs, one matrix product computes all projections if all weights have the same shape and
-    dtype and are no larger than ``x``.
+    On GPUs, one matrix product computes all projections if all weights, like all biases, have the
+    same shape and dtype, and the weights are no larger than ``x``.
 
     Args:
+        x: Variable or array (B, L, I).
         Ws: Variables or arrays (n_heads * D, I).
         bs: Variables or arrays (n_heads * D,), or None.
+        n_heads: the number of heads.
 
     Example:
         >>> x, W = np.zeros((2, 4, 6)), np.zeros((6, 6))

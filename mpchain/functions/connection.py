@@ -182,7 +182,7 @@ def convolution_nd(
         W: Variable or array (O, C / groups, k1, k2, ...).
         b: Variable or array (O,), or None.
         stride: step from one window to the next; an int, or one for each spatial axis.
-        pad: number of zeros on both sides of each spatial axis; an int, or one for each axis.
+        pad: number of zeros on each side of a spatial axis; an int, or one for each axis.
         cover_all: whether to add a last window, so that windows cover all elements.
         dilate: distance between neighboring elements of a window; 1 means adjacent elements.
         groups: number of groups of channels, which are convolved separately.
@@ -324,8 +324,8 @@ def deconvolution_nd(
         Variable (N, O, ...).
 
     Raises:
-        InvalidType: ranks or channels do not match, or a convolution of ``outsize`` would not give
-            the size of ``x``.
+        InvalidType: ranks or channels do not match, a convolution of ``outsize`` would not give the
+            size of ``x``, or the dtype of ``x`` is wider than the dtype of ``W`` or ``b``.
 
     Example:
         >>> F.deconvolution_nd(np.array([[[1.0, 2.0]]]), np.array([[[1.0, -1.0]]])).array
@@ -483,7 +483,7 @@ def local_convolution_2d(x: Input, W: Input, b: Input | None = None, stride: Siz
         Variable (N, O, out_h, out_w).
 
     Raises:
-        InvalidType: ranks or sizes do not match.
+        InvalidType: ranks, sizes or dtypes do not match.
 
     Example:
         >>> F.local_convolution_2d(np.zeros((2, 3, 8, 8)), np.zeros((5, 6, 6, 3, 3, 3))).shape
@@ -605,7 +605,7 @@ def shift(x: Input, ksize: Sizes = 3, dilate: Sizes = 1) -> Variable:
 
     Raises:
         InvalidType: ``x`` is not floating point with 4 axes, or has fewer than kh * kw channels.
-        ValueError: ``ksize`` is even, or ``dilate`` is zero.
+        ValueError: ``ksize`` is not odd and positive, or ``dilate`` is zero.
 
     Example:
         >>> F.shift(np.zeros((2, 9, 8, 8))).shape

@@ -87,7 +87,7 @@ def matmul(a: Input, b: Input, transa: bool = False, transb: bool = False) -> Va
 
 
 def batch_matmul(a: Input, b: Input, transa: bool = False, transb: bool = False) -> Variable:
-    """Matrix products of the pairs of two batches.
+    """Matrix products of two batches, matrix by matrix.
 
     Args:
         a: Variable or array (B, n, k), or (B, n) for columns (B, n, 1).
@@ -110,8 +110,8 @@ def batch_matmul(a: Input, b: Input, transa: bool = False, transb: bool = False)
     return matmul(a, b, transa, transb)
 
 
-# A contraction of two arrays with labeled axes is the gradient of the trilinear form <g, a b> with
-# respect to its third array. Each label occurs in at least two of the three arrays.
+# A contraction of two arrays, a and b, with labeled axes is the gradient of the trilinear form
+# <g, a b> with respect to g. Each label occurs in at least two of the three arrays.
 
 
 @differentiable(
@@ -272,8 +272,8 @@ def _simplified(x, labels, sizes, kept):
 
 
 def _cheapest_pair(terms, output, sizes):
-    """Returns the pair of terms whose product adds the fewest elements to the sizes of the
-    terms."""
+    """Returns the indices of the two terms whose replacement by their product adds the fewest
+    elements."""
 
     def growth(pair):
         rest = {i for k, (_, labels) in enumerate(terms) if k not in pair for i in labels}
@@ -292,7 +292,7 @@ def einsum(*operands: Any) -> Variable:
     ``einsum(a, [0, 1], b, [1, 2], [0, 2])``. Labels that the output lacks are summed over; a label
     that occurs twice in an operand takes its diagonal; ``...`` stands for all other axes, which
     broadcast. The default output has the axes of ``...``, then the sorted labels that occur once.
-    Operands are multiplied in pairs by matrix products, the smallest products first.
+    Operands are multiplied in pairs.
 
     Args:
         operands: the subscripts, then the Variables or arrays; or each Variable or array followed

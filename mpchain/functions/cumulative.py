@@ -66,8 +66,8 @@ def _cumprod_derivative(g, x, y):
 
 @differentiable(_cumprod_derivative)
 def _cumprod(x):
-    # Products are computed in single precision, because they would underflow or overflow in half
-    # precision.
+    # Half precision is multiplied in single precision, because a product that underflows or
+    # overflows would spoil all later products.
     y = get_array_module(x).cumprod(x, axis=-1, dtype=np.promote_types(x.dtype, np.float32))
     return y.astype(x.dtype, copy=False)
 

@@ -161,8 +161,7 @@ def rotary_embedding(
             (B, n_heads, L, D).
         positions: array (..., L) that broadcasts to all axes of ``x`` but the last; None means 0 to
             L - 1.
-        base: a positive number; the slowest pair makes a full rotation in about 2 pi ``base``
-            positions.
+        base: a positive number; the larger it is, the more slowly the later pairs rotate.
         interleaved: whether pair i is the features 2 i and 2 i + 1, as in the paper, or the
             features i and i + D / 2.
 

@@ -24,8 +24,8 @@ from mpchain.variable import Variable, as_array, as_variable
 
 _MANY = 8
 """The limit of the quotient of an array's number of elements and the number of added values. Below
-the limit, values are added at flat indices, although it may take numbering all elements of the
-array to find these indices."""
+the limit, values are added at flat indices, although finding these indices may take numbering all
+elements of the array."""
 _BASIC = (int, np.integer, slice, type(None), type(Ellipsis))
 
 
@@ -197,7 +197,7 @@ def permutate(x: Input, indices: Input, axis: int = 0, inv: bool = False) -> Var
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: ``indices`` has the wrong shape or dtype.
+        InvalidType: ``x`` has no such axis, or ``indices`` has the wrong shape or dtype.
         ValueError: ``indices`` is not a permutation.
 
     Example:
@@ -257,7 +257,7 @@ def select_item(x: Input, t: Input) -> Variable:
 
     Raises:
         InvalidType: ``x`` is not (N, C), or ``t`` does not hold integers (N,).
-        ValueError: an index is out of range.
+        ValueError: an index is out of range. On a GPU, this is checked only in debug mode.
 
     Example:
         >>> F.select_item(np.arange(6.0).reshape(2, 3), np.array([0, 2])).array
@@ -463,7 +463,7 @@ def topk(x: Input, k: int, axis: int = -1, largest: bool = True) -> tuple[Variab
             axis, and the array of the original indices along the axis.
 
     Raises:
-        InvalidType: ``x`` has no such axis, or it has fewer elements than ``k``.
+        InvalidType: ``x`` has no such axis, or ``k`` is negative or larger than the axis.
 
     Example:
         >>> y, indices = F.topk(np.array([3.0, 1.0, 2.0]), 2)
@@ -503,7 +503,8 @@ def one_hot(t: Input, num_classes: int, dtype: DTypeLike = None) -> Variable:
 
     Raises:
         InvalidType: ``t`` does not hold integers.
-        ValueError: a label is negative, or not below ``num_classes``.
+        ValueError: a label is negative, or not below ``num_classes``. On a GPU, this is checked
+            only in debug mode.
 
     Example:
         >>> F.one_hot(np.array([0, 2]), 3).array

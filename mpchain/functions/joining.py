@@ -123,7 +123,8 @@ def split_axis(
         tuple of Variables; a Variable if there is only one part and ``force_tuple`` is False.
 
     Raises:
-        InvalidType: ``x`` has no such axis, or its size is not a multiple of the number of parts.
+        InvalidType: ``x`` has no such axis, or the size of the axis is not a multiple of the number
+            of parts.
 
     Example:
         >>> F.split_axis(np.arange(6.0), 3, axis=0)[1].array
@@ -157,7 +158,7 @@ def broadcast(*args: Input) -> Any:
         args: Variables or arrays.
 
     Returns:
-        tuple of Variables, one per argument; for a single argument, the Variable itself.
+        tuple of Variables, one per argument; for a single argument, a Variable.
 
     Raises:
         InvalidType: the shapes do not broadcast, or ``args`` is empty.
@@ -242,7 +243,7 @@ def hstack(xs: Sequence[Input]) -> Variable:
     """Concatenates arrays along the second axis, and vectors along their only axis.
 
     Args:
-        xs: list of Variables or arrays, equal in shape except along this axis; numbers become
+        xs: list of Variables or arrays, equal in shape except along this axis; 0-d arrays become
             vectors of one element.
 
     Returns:

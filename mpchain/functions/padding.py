@@ -70,8 +70,9 @@ def pad(
 
     Raises:
         InvalidType: ``pad_width`` has pairs for another number of axes than ``x`` has, or is
-            negative.
-        ValueError: the mode or a keyword is unknown, or an axis to pad is empty.
+            negative, or the mode needs floating point, which ``x`` is not.
+        ValueError: the mode or an option is unknown, or an axis to pad is empty, in a mode other
+            than ``'constant'``.
 
     Example:
         >>> pad(np.arange(3.0), 2, "reflect").array.tolist()

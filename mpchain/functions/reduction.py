@@ -72,7 +72,7 @@ def sum(x: Input, axis: Axes = None, keepdims: bool = False) -> Output:
 
     Returns:
         Variable of the dtype of ``x``, or the wider dtype in which NumPy sums bool and narrow
-        integers; float16 is summed in float32.
+        integers; float16 and bfloat16 are summed in float32.
 
     Example:
         >>> F.sum(np.arange(6.0).reshape(2, 3), axis=0).array
@@ -106,7 +106,7 @@ def mean(
         keepdims: whether to keep the averaged axes, with size one.
 
     Returns:
-        Variable of the dtype of ``x``.
+        Variable; without ``weights``, of the dtype of ``x``.
 
     Raises:
         InvalidType: ``x`` is not floating point, or ``weights`` do not broadcast to ``x``.
@@ -351,7 +351,8 @@ def _logsumexp(x, axes):
 
 
 def _sums_of_rows(x, shape):
-    """Returns the largest element of each row, 0 if it is infinite, and the sum of exp(x - it)."""
+    """Returns, for each row, a number m, which is the largest element, or 0 if that is infinite,
+    and the sum of exp(x - m)."""
     count = math.prod(shape)
     with np.errstate(invalid="ignore"):  # a difference of infinities
         _, total, most = kernels.exponentials(x.reshape(count, x.size // count))

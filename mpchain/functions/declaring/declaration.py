@@ -1,19 +1,18 @@
 """Declarations of differentiable functions.
 
-A declaration is a body, which computes the output from arrays, and a derivative for each array
-argument. Both are plain array code. NumPy's dispatch runs the same text on NumPy arrays, on CuPy
-arrays, on Variables (which yields all orders of derivatives), and on symbols, which trace formulas
-for fused GPU kernels and for the derivatives of derivatives.
+A declaration is a body, which computes the output from arrays, and derivatives by these arrays. All
+of them are plain array code. NumPy's dispatch runs the same text on NumPy arrays, on CuPy arrays,
+on Variables (which yields all orders of derivatives), and on symbols, which trace formulas.
 
-A derivative's first parameter is the gradient of the output; the names of the other parameters
-select the values that it receives:
+A derivative's first parameter is the gradient of the output, or ``gys``, the gradients of several
+outputs; the names of the other parameters select the values that they receive:
 
 ====================  ======================================================================
 name                  value
 ====================  ======================================================================
 an array argument     that argument, which is therefore kept for backward
 ``y`` (``ys``)        the output (the outputs of a function with several), kept likewise
-``x_shape``           the shape of the array argument ``x`` (or ``x_dtype``); nothing is kept
+``x_shape``           the shape of the argument ``x`` (``x_dtype``: its dtype); nothing is kept
 ``aux``               the body's second result, besides the output; not differentiated
 another argument      that argument, a constant
 ====================  ======================================================================
@@ -41,8 +40,8 @@ from mpchain.utils.type_check import InvalidType, describe
 from mpchain.variable import Variable, VariableNode
 
 registry: dict[str, "Declaration"] = {}
-"""All declarations. The keys are the names of mpchain's functions, and module and name for other
-functions (``"my_module.sum_to"``).
+"""The declarations of decorated bodies. The keys are the names of mpchain's functions, and module
+and name for other functions (``"my_module.sum_to"``).
 
 If a function is declared again in the same module, the new declaration replaces the earlier one, as
 with ``def``.
@@ -61,8 +60,7 @@ class Declaration:
         joint: instead of ``derivatives``, one function that returns a sequence of all gradients.
         n_arrays: with ``joint``, the number of array arguments; None means that the first argument,
             a sequence of arrays, is the only array argument.
-        is_elementwise: whether arguments broadcast, so that body and derivatives can be fused into
-            loops.
+        is_elementwise: whether the function is elementwise; its array arguments then broadcast.
         any_dtype: whether arrays of integers or bool are accepted too.
         takes_bfloat16: whether the body accepts bfloat16 arrays without conversion; see
             :class:`InSingle`.
@@ -148,8 +146,8 @@ class Declaration:
     def _bind(self, derivative, function):
         """Returns a function of the output's gradient, kept values, constants and input nodes.
 
-        The result calls ``function`` with the values that the parameters of ``derivative`` name; if
-        ``derivative`` is None, it returns None.
+        The result calls ``function`` with the values that the parameters of ``derivative`` name. If
+        ``derivative`` is None, the result returns None.
         """
         if derivative is None:
             return lambda g, kept, constants, nodes: None
@@ -158,8 +156,7 @@ class Declaration:
         return compile_text(f"derivative of {self.name}", text, {"f": function})
 
     def source(self, name: str) -> str:
-        """Returns the expression for a derivative's parameter in the text that :meth:`_bind`
-        generates."""
+        """Returns the expression for a derivative's parameter in generated text."""
         arrays = self.array_names
         if self._means_output(name):
             return "kept[-1]"
@@ -259,9 +256,10 @@ class Declaration:
     def pull(self, index: int, arrays: Sequence[Array]) -> Callable:
         """Returns the derivative by array argument ``index``, for arrays; see :meth:`_bind`.
 
-        ``arrays`` are the gradient and the kept arrays. For an elementwise derivative, the result
-        calls a fused kernel if all of them are on a GPU and have one dtype; if they are on the host
-        and a step is recorded, it calls the derivative's loop (see :meth:`loop`), if there is one.
+        ``arrays`` are the gradient and the kept arrays. If the function is elementwise, the result
+        calls the derivative's fused kernel, if there is one, where all of them are on a GPU and
+        have one dtype; where they are on the host and a step is recorded, it calls the derivative's
+        loop (see :meth:`loop`), if there is one.
         """
         derivative = self.derivatives[index]
         if self.is_elementwise and derivative is not None:
@@ -273,17 +271,18 @@ class Declaration:
     def recorded_derivative(self, index: int) -> Callable:
         """Returns the derivative by array argument ``index``, for Variables.
 
-        If the derivative can be traced, the result is a declared elementwise function, which adds
-        one node to the graph regardless of its number of operations. Otherwise, the result is the
-        derivative itself.
+        If the derivative is elementwise, has several operations and can be traced, the result is a
+        declared function, which adds one node to the graph. Otherwise, the result is the derivative
+        itself.
         """
         return self._declared_derivative(index) or self.derivatives[index]
 
     def elementwise_arrays(self, formula: Callable) -> int:
         """Returns the number of leading parameters of a derivative that are arrays.
 
-        Returns 0 if the function is not elementwise, or if a parameter is neither an array nor a
-        constant, because the derivative may then not be elementwise.
+        Returns 0 if the function is not elementwise, if a constant precedes an array, or if a
+        parameter is neither an array nor a constant, because the derivative may then not be
+        elementwise.
         """
         names = parameters_of(formula)[1:]
         constants = [n for n in names if n in self.constant_names]
@@ -318,8 +317,8 @@ class Declaration:
         return self._kernels[index]
 
     def loop(self, index: int | None) -> Loop | None:
-        """Returns the loop that computes a derivative on large NumPy arrays in one pass; None if
-        there is no such loop.
+        """Returns the loop that computes the function, or a derivative, on large NumPy arrays in
+        one pass; None if there is no such loop.
 
         Args:
             index: the index of the array argument to differentiate by; None means the function
@@ -354,12 +353,12 @@ def _is_bfloat16_array(x):
 
 
 def sums_over_rows(derivative: Callable, rows: Callable | None = None) -> Callable:
-    """Decorator: marks a derivative that is a sum over the rows of all its array arguments.
+    """Marks a derivative that is a sum over the rows of all its array arguments.
 
-    If a function is applied several times, the derivative is computed once, for the rows of all
-    applications. ``rows`` is a function of the same arguments that returns a
+    If a function is applied several times, backpropagation may compute the derivative once, for the
+    rows of several applications. ``rows`` is a function of the same arguments that returns a
     :class:`mpchain.row_gradients.RowGradient`, or None if most rows are not zero; it is called
-    instead of the derivative if the update needs only nonzero rows.
+    first if the update needs only nonzero rows.
 
     Example:
         >>> derivative = sums_over_rows(lambda g, x: np.matmul(np.transpose(g), x))
@@ -603,7 +602,8 @@ class Declare(Protocol):
 
 
 class Declared(Protocol[P, Result]):
-    """A declared function, which is called with Variables or arrays and returns a Variable.
+    """A declared function, which is called with Variables or arrays and returns a Variable or a
+    tuple of Variables.
 
     Attributes:
         declaration: the body and derivatives.

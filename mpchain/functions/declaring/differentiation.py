@@ -20,7 +20,7 @@ def differentiate(
     """Returns the derivatives of an elementwise formula as functions.
 
     Args:
-        formula: a function.
+        formula: the formula, a function of arrays, followed by constants.
         names: the formula's parameters; the first ``n_arrays`` are arrays.
 
     Returns:
@@ -50,7 +50,7 @@ def differentiate(
         if len(steps) < 2:
             return None
         # With False, unlike the default, no results are marked; each later backward would look for
-        # marked results.
+        # marks.
         seeds = [Variable(Whole(steps, gradient))]
         gxs = backprop.grad([y], xs, seeds, enable_double_backprop=False)
     return [None if gx is None else _as_function(gx.array, gradient, names) for gx in gxs]

@@ -29,7 +29,7 @@ def differ(x: Variable | Array, *parameters: Any) -> bool:
 
 def fits_plainly(x: object, W: object, b: object) -> bool:
     """Returns whether a linear map needs no more checks, because x (N, I), W (O, I) and b (O,), or
-    None, are NumPy arrays of the same dtype or Variables that hold such arrays.
+    None, are NumPy arrays of one floating-point dtype or Variables that hold such arrays.
 
     Example:
         >>> fits_plainly(np.ones((5, 3)), np.ones((2, 3)), Variable(np.ones(2)))
@@ -85,9 +85,10 @@ def mixed(
     """Computes a function of inputs and wider parameters in the widest of their dtypes.
 
     Args:
-        name, inputs, parameters: as for :func:`check_widths`.
-        function: the function; it receives inputs, parameters and ``options`` as keyword arguments,
-            and returns a Variable.
+        name: the function that messages name.
+        function: the function; it receives ``options`` and the inputs and parameters that are not
+            None as keyword arguments, and returns a Variable.
+        inputs, parameters: as for :func:`check_widths`.
 
     Returns:
         Variable of the widest dtype of the inputs.

@@ -1,9 +1,9 @@
-"""Sets the operators and methods of Variable, which imports no functions, and lets NumPy's
-functions accept Variables.
+"""Sets operators and methods of Variable, whose module imports no functions, and lets functions of
+NumPy accept Variables.
 
 Through NumPy's dispatch protocols (NEP 13 and 18), ``np.exp(x)`` of a Variable is :func:`exp`, and
 ``np.sum(x, axis=0)`` is :func:`sum`, so the same formula runs on arrays and on Variables.
-Comparisons return plain arrays of bool, which cannot be differentiated.
+Comparisons such as ``np.greater`` return plain arrays of bool, which cannot be differentiated.
 """
 
 import numpy as np
