@@ -468,7 +468,7 @@ def gelu(x: Input, approximate: str = "none") -> Variable:
 
     Args:
         x: Variable or array of any shape, floating point.
-        approximate: 'none' (needs SciPy for arrays in host memory), or 'tanh' for
+        approximate: 'none' (needs SciPy for most arrays in host memory), or 'tanh' for
             0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
 
     Returns:

@@ -4,8 +4,8 @@ A loss is usually the mean over the samples. A multi-node optimizer weights the 
 its number of samples, which is exact for a mean over the samples, and for the losses of
 :mod:`mpchain.functions`. Other losses, such as a mean over other elements, a quotient of sums or
 the root of a mean, need the functions of this module: their results cover the whole batch, are the
-same on all ranks, and are differentiable to every order. In one process, the functions compute
-plain means and sums.
+same on all ranks, and, but for counts, are differentiable to every order. In one process, the
+functions compute plain means and sums.
 
 All ranks that have samples must call these functions in the same order. The loss may depend on the
 results in any way: a loss that is the same on all ranks counts once.
@@ -71,7 +71,7 @@ def batch_count(n: object) -> Any:
         n: this rank's number, such as its count of positive samples: an int, float or scalar array.
 
     Returns:
-        The sum, the same on all ranks; in one process, ``n`` itself.
+        The sum, the same on all ranks; in one process and outside of updates, ``n`` itself.
 
     Example:
         >>> mpchain.batch_count(3)
@@ -95,7 +95,8 @@ def batch_mean(x: Input, weights: Input | None = None) -> Variable:
             elements equally.
 
     Returns:
-        Variable: a scalar, the same on all ranks. Its gradient must be computed within the update.
+        Variable: a scalar, in an update the same on all ranks. Its gradient must be computed within
+        the update.
 
     Raises:
         RuntimeError: see :func:`batch_sum`.

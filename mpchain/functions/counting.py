@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mpchain.variable import Variable
 
 _NUMBERS = (int, float, np.number)
-_MANY = 1 << 15  # sums from this number on are checked against the range of narrow dtypes
+_MANY = 1 << 15  # divisors from this number on are checked against the range of narrow dtypes
 
 BATCH, CALL = "batch", "call"
 """The scopes of means: :func:`shared_counts` sets the scope to the whole batch, and
@@ -54,8 +54,8 @@ def is_asked() -> bool:
 def remembering(compute: Callable[..., Any], *arguments: Any) -> Any:
     """Returns ``compute(*arguments)``, a count.
 
-    :func:`mpchain.functions.forget`, which calls functions again in backward, replaces this
-    function by another function, which returns the first result again.
+    The module of :func:`mpchain.functions.forget`, which calls functions again in backward,
+    replaces this function by one that then returns the first result again.
 
     Example:
         >>> remembering(lambda: 3)
@@ -65,8 +65,8 @@ def remembering(compute: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def denominator(count: object, elements: object, dtype: object) -> Any:
-    """Returns the divisor of a mean over a count. The divisor is 1 if no element counts, so that
-    the mean is zero.
+    """Returns the divisor of a mean over a count. In one process, the divisor is 1 if no element
+    counts, so that the mean is zero.
 
     Args:
         count: the number of elements that count, an int or a scalar array.

@@ -72,7 +72,8 @@ def decorrelated_batch_normalization(
     running_projection: Array | None = None,
     decay: float = 0.9,
 ) -> Variable:
-    """Whitens the channels of each group over the batch: their covariance becomes the identity.
+    """Whitens the channels of each group over the batch: their covariance becomes the identity, but
+    for ``eps``.
 
     The result is projection (x - mean), where the projection is the inverse square root of the
     (population) covariance plus eps times the identity (ZCA whitening).

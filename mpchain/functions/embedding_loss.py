@@ -199,7 +199,7 @@ def discriminative_margin_based_clustering_loss(
     beta: float = 1.0,
     gamma: float = 0.001,
 ) -> tuple[Variable, Variable, Variable]:
-    """Clusters the pixels of each instance and pushes the centers of instances apart.
+    """Loss that draws the pixels of each instance together and the centers of instances apart.
 
     The three terms of an image are the mean over its instances of the mean of max(norm(center -
     pixel) - delta_v, 0) ** 2 over the pixels of the instance; the mean over pairs of instances of
@@ -222,7 +222,7 @@ def discriminative_margin_based_clustering_loss(
 
     Raises:
         InvalidType: the shapes or dtypes of the arguments do not match.
-        ValueError: a label is out of range.
+        ValueError: a label is out of range; on a GPU, only in debug mode.
 
     Example:
         >>> embeddings, labels = np.zeros((1, 2, 4, 4)), np.ones((1, 4, 4), int)
@@ -305,7 +305,7 @@ def negative_sampling(
         W: Variable or array (V, D): a vector for each label.
         sampler: function that takes a shape and returns an array of labels (integers) of that
             shape; for example the method ``sample`` of :class:`mpchain.utils.WalkerAlias`.
-        sample_size: number of labels drawn for each sample.
+        sample_size: number of random labels for each sample.
         reduce: 'sum', or 'no' for one loss per sample.
         return_samples: whether to return the labels too, as an array (N, 1 + sample_size) whose
             first column is ``t``.
@@ -316,7 +316,8 @@ def negative_sampling(
 
     Raises:
         InvalidType: the shapes or dtypes of the arguments do not match.
-        ValueError: a label is out of range, or ``reduce`` is unknown.
+        ValueError: a label is out of range (on a GPU, only in debug mode), or ``reduce`` is
+            unknown.
 
     Example:
         >>> sampler = mpchain.utils.WalkerAlias(np.ones(5)).sample
@@ -361,7 +362,8 @@ def black_out(x: Input, t: Input, W: Input, samples: Input, reduce: str = "mean"
 
     Raises:
         InvalidType: the shapes or dtypes of the arguments do not match.
-        ValueError: a label is out of range, or ``reduce`` is unknown.
+        ValueError: a label is out of range (on a GPU, only in debug mode), or ``reduce`` is
+            unknown.
 
     Example:
         >>> x, t, W = np.zeros((2, 3)), np.array([0, 4]), np.zeros((5, 3))

@@ -128,7 +128,7 @@ def classification_summary(
 
     Raises:
         InvalidType: the shapes or dtypes of the arguments do not match.
-        ValueError: a label is out of range.
+        ValueError: a label is out of range; on a GPU, only in debug mode.
 
     Example:
         >>> y, t = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 1, 1])

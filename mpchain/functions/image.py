@@ -44,7 +44,7 @@ def im2col(
     Args:
         x: Variable or array (N, C, H, W), floating point.
         ksize, stride, dilate: size, stride and dilation of the windows.
-        pad: number of zeros on both sides of each spatial axis.
+        pad: number of zeros on each side of a spatial axis.
         cover_all: whether to add a last window, so that windows cover all elements.
 
     Returns:
@@ -195,7 +195,7 @@ def spatial_transformer_grid(theta: Input, output_shape: Sizes) -> Variable:
         Variable (N, 2, H, W): the x and the y coordinates.
 
     Raises:
-        InvalidType: the shape of ``theta`` is wrong.
+        InvalidType: the shape or dtype of ``theta`` is wrong.
 
     Example:
         >>> F.spatial_transformer_grid(np.eye(2, 3)[None], (2, 3)).array[0, 0]

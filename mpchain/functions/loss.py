@@ -160,8 +160,8 @@ def softmax_cross_entropy(
         normalize: with reduce='mean', whether to divide the sum of the losses by the number of
             distributions, or of labels that are not ignored; if False, the divisor is N.
         cache_score: ignored; accepted for compatibility with Chainer.
-        class_weight: array (C,): factors on the loss by label.
-        ignore_label: samples with this label have no loss.
+        class_weight: array (C,): factors on the loss by class; unused with distributions.
+        ignore_label: samples with this label have no loss; unused with distributions.
         reduce: 'mean', or 'no' for one loss per sample.
         enable_double_backprop: ignored; accepted for compatibility with Chainer.
         soft_target_loss: with distributions, 'cross-entropy' or 'kl-divergence'.
@@ -172,7 +172,8 @@ def softmax_cross_entropy(
 
     Raises:
         InvalidType: the shapes or dtypes of the arguments do not match.
-        ValueError: a label or ``label_smoothing`` is out of range, or an option is unknown.
+        ValueError: a label (on a GPU, only in debug mode) or ``label_smoothing`` is out of range,
+            or an option is unknown.
 
     Example:
         >>> x, t = np.log([[0.5, 0.5], [0.1, 0.9]]), np.array([0, 1])
@@ -293,7 +294,7 @@ def sigmoid_cross_entropy(
 
     Raises:
         InvalidType: the shapes or dtypes of the arguments do not match.
-        ValueError: a label is out of range, or an option is unknown.
+        ValueError: a label is out of range (on a GPU, only in debug mode), or an option is unknown.
 
     Example:
         >>> x, t = np.array([0.0, 2.0]), np.array([0, 1])
@@ -335,7 +336,7 @@ def focal_loss(
 
     Raises:
         InvalidType: the shapes or dtypes of the arguments do not match.
-        ValueError: a label is out of range, or an option is unknown.
+        ValueError: a label is out of range (on a GPU, only in debug mode), or an option is unknown.
 
     Example:
         >>> F.focal_loss(np.array([0.0, 2.0]), np.array([0, 1]), reduce="no").array.round(2)
@@ -374,7 +375,7 @@ def hinge(x: Input, t: Input, norm: str = "L1", reduce: str = "mean") -> Variabl
 
     Raises:
         InvalidType: the shapes or dtypes of the arguments do not match.
-        ValueError: a label is out of range, or an option is unknown.
+        ValueError: a label is out of range (on a GPU, only in debug mode), or an option is unknown.
 
     Example:
         >>> F.hinge(np.array([[0.5, -2.0]]), np.array([0]), reduce="no").array

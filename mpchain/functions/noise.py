@@ -68,8 +68,8 @@ def dropout(
 
 
 def add_dropout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
-    """Returns ``h + dropout(x, ratio)``, a Variable. On GPUs, in training, one kernel computes the
-    result if ``h`` and ``x`` have the same shape and dtype.
+    """Returns ``h + dropout(x, ratio)``, a Variable. On GPUs, in training, one kernel can compute
+    the result if ``h`` and ``x`` have the same shape and dtype.
 
     Args:
         h, x: Variables or arrays, floating point, that broadcast.
@@ -123,8 +123,7 @@ def _add_dropped(h, x, counters, ratio):
 
 
 class Masks:
-    """An object that recorders treat as a random generator, so that replays repeat the draws of
-    masks.
+    """An object that recorders treat as a random generator, so that replays draw new masks.
 
     Example:
         >>> from mpchain.functions.noise import Masks
@@ -281,8 +280,8 @@ def simplified_dropconnect(
         b: Variable or array (O,), or None.
         ratio: the probability of zeroing a weight, at least 0 and below 1.
         train: whether to zero and scale weights.
-        mask: array (N, O, I) or (O, I), of bool or numbers: the weights to keep; None draws random
-            weights. A given mask is applied even if ``train`` is False.
+        mask: array (N, O, I) or (O, I), of bool or numbers: the weights to keep; None chooses them
+            at random if ``train`` is True. A given mask is applied even if ``train`` is False.
         use_batchwise_mask: whether to draw a mask for each sample; if False, all samples share a
             mask.
 

@@ -526,7 +526,7 @@ def normalize(x: Input, eps: float = 1e-5, axis: int | Sequence[int] = 1) -> Var
 
     Returns:
         Variable of the shape of ``x``. Where the norm is zero, the result is 0 with the derivative
-        1 / eps, which half precision limits to its largest number.
+        1 / eps. Gradients of float16 arrays are limited to the range of float16.
 
     Raises:
         InvalidType: ``x`` is not floating point or lacks an axis.
@@ -539,8 +539,8 @@ def normalize(x: Input, eps: float = 1e-5, axis: int | Sequence[int] = 1) -> Var
     check(is_floating(x.dtype), "normalize", "x must be floating point", x=x)
     known = all(-x.ndim <= a < x.ndim for a in axes)
     check(known, "normalize", "x must have every axis", x=x, axis=axis)
-    # The limit avoids infinite gradients in half precision, which would stop training whenever a
-    # row is zero.
+    # The limit avoids infinite gradients in float16, which would stop training whenever a row is
+    # zero.
     limit = 65504.0 if x.dtype == np.float16 else None
     return cast(_normalize(widened(x), eps, axes, limit), x.dtype)
 
@@ -582,7 +582,7 @@ def local_response_normalization(
 
     Args:
         x: Variable or array (N, C, ...), floating point.
-        n: the width of the neighborhood.
+        n: the width of the neighborhood; an even n counts as n + 1.
         k, alpha, beta: constants of the formula.
 
     Returns:

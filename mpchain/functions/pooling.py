@@ -81,8 +81,8 @@ def max_pooling_nd(
         x: Variable or array (N, C, d1, d2, ...), floating point.
         ksize: window size.
         stride: distance between windows; None means ``ksize``.
-        pad: number of padded elements on both sides of each spatial axis; padded elements are never
-            the maximum.
+        pad: number of padded elements on each side of a spatial axis; padded elements are never the
+            maximum.
         cover_all: whether to add a last window, so that windows cover all elements.
         return_indices: whether to return the index of each maximum in its window too.
 
@@ -91,7 +91,7 @@ def max_pooling_nd(
         integers of its shape.
 
     Raises:
-        InvalidType: a rank, dtype or size does not match, or ``x`` is smaller than a window.
+        InvalidType: a rank, dtype or size does not match, or the padded ``x`` is smaller than a window.
 
     Example:
         >>> F.max_pooling_nd(np.array([[[1.0, 5.0, 2.0, 3.0]]]), 2).array
@@ -169,14 +169,14 @@ def average_pooling_nd(
         x: Variable or array (N, C, d1, d2, ...), floating point.
         ksize: window size.
         stride: distance between windows; None means ``ksize``.
-        pad: number of padded elements on both sides.
+        pad: number of padded elements on each side of a spatial axis.
         pad_value: 0 counts padded elements as zeros; None excludes padded elements from the mean.
 
     Returns:
         Variable (N, C, ...).
 
     Raises:
-        InvalidType: a rank, dtype or size does not match, or ``x`` is smaller than a window.
+        InvalidType: a rank, dtype or size does not match, or the padded ``x`` is smaller than a window.
 
     Example:
         >>> F.average_pooling_nd(np.array([[[1.0, 5.0, 2.0, 3.0]]]), 2).array
@@ -247,7 +247,7 @@ def unpooling_nd(
         x: Variable or array (N, C, d1, d2, ...), floating point.
         ksize: window size.
         stride: distance between windows; None means ``ksize``.
-        pad: number of elements that are removed on both sides of each spatial axis.
+        pad: number of elements that are removed on each side of a spatial axis.
         outsize: spatial size of the result; None means the smallest possible size.
         cover_all: the argument ``cover_all`` of the pooling that is inverted.
 
@@ -435,7 +435,7 @@ def adaptive_average_pooling_nd(x: Input, outsize: int | Sequence[int | None]) -
 
     Raises:
         InvalidType: ``x`` is not floating point, has no spatial axis or an empty one, or
-            ``outsize`` does not match its rank.
+            ``outsize`` does not match the rank of ``x``.
 
     Example:
         >>> F.adaptive_average_pooling_nd(np.array([[[1.0, 5.0, 2.0, 4.0]]]), 2).array
@@ -482,7 +482,7 @@ def adaptive_max_pooling_nd(
 
     Raises:
         InvalidType: ``x`` is not floating point, has no spatial axis or an empty one, or
-            ``outsize`` does not match its rank.
+            ``outsize`` does not match the rank of ``x``.
 
     Example:
         >>> F.adaptive_max_pooling_nd(np.array([[[1.0, 5.0, 2.0, 4.0]]]), 2).array

@@ -54,7 +54,7 @@ def expand_dims(x: Input, axis: int) -> Variable:
         axis: index of the new axis in the result.
 
     Returns:
-        Variable, a view.
+        Variable; in most cases a view.
 
     Raises:
         InvalidType: the result has no such axis.
@@ -75,7 +75,7 @@ def squeeze(x: Input, axis: Axes = None) -> Variable:
         axis: the axes to remove; None means all axes of size one.
 
     Returns:
-        Variable, a view.
+        Variable; in most cases a view.
 
     Raises:
         InvalidType: ``x`` has no such axis, or the size of an axis is not one.

@@ -245,8 +245,8 @@ counting.remembering = remembered
 
 
 class _Environment:
-    """The state, besides the arguments, on which a function's results depend: configuration and
-    random numbers."""
+    """The state, besides the arguments, on which a function's results depend: configuration, random
+    numbers and remembered values."""
 
     def __init__(self, xs):
         names = ("compute_mode", "dtype", "rng", "train")

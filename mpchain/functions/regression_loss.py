@@ -230,7 +230,7 @@ def gaussian_nll(x: Input, mean: Input, ln_var: Input, reduce: str = "sum") -> V
         array([0.92, 1.42])
     """
     x, mean, ln_var = _alike("gaussian_nll", x=x, mean=mean, ln_var=ln_var)
-    # A product would be NaN where the variance underflows, which happens early in half precision.
+    # In half precision, exp would overflow early, and its product with zero would be NaN.
     wide = [widened(v) for v in (x, mean, ln_var)]
     z = (wide[0] - wide[1]) * exp(wide[2] * -0.5)
     loss = (wide[2] + square(z) + math.log(2 * math.pi)) * 0.5

@@ -41,8 +41,8 @@ def map_axis(x: Input, matrix: Array, axis: int) -> Output:
 
 
 def _matrix(size, indexes, weights):
-    """Returns the matrix (n, size) whose element in row i and column indexes[i, t] is weights[i,
-    t], and whose other elements are zero."""
+    """Returns a matrix (n, size) of zeros to which weights[i, t] is added in row i and column
+    indexes[i, t]."""
     matrix = np.zeros((len(indexes), size))
     np.add.at(matrix, (np.arange(len(indexes))[:, None], indexes), weights)
     return matrix

@@ -129,7 +129,7 @@ def roi_average_pooling_2d(
 
     Args:
         x: Variable or array (N, C, H, W), floating point.
-        rois: array (R, 4): the boxes (y_min, x_min, y_max, x_max), which are rounded.
+        rois: array (R, 4): the boxes (y_min, x_min, y_max, x_max), which are rounded after scaling.
         roi_indices: array of integers (R,): the index of the image of each box.
         outsize: numbers of bins along the two axes.
         spatial_scale: size of ``x`` relative to the image of the box coordinates.
@@ -199,7 +199,7 @@ def roi_pooling_2d(x: Input, rois: Input, outh: int, outw: int, spatial_scale: f
     Args:
         x: Variable or array (N, C, H, W), floating point.
         rois: array (R, 5): the index of the image and the box, (image, x_min, y_min, x_max, y_max);
-            the coordinates are rounded.
+            the coordinates are rounded after scaling.
         outh, outw: numbers of bins along the two axes.
         spatial_scale: size of ``x`` relative to the image of the box coordinates.
 
@@ -276,7 +276,7 @@ def _samples(begin, end, n_bins, ratio, size):
 
     Returns:
         list of arrays (n_bins, points): the element before and the element after each point, and
-        the weights of both, which are zero for a point outside of the image.
+        the weights of both, which are zero for a point below -1 or above ``size``.
     """
     length = max(end - begin, 1.0)
     n_points = math.ceil(length / n_bins) if ratio is None else ratio
@@ -340,11 +340,11 @@ def roi_average_align_2d(
         roi_indices: array of integers (R,): the index of the image of each box.
         outsize: numbers of bins along the two axes.
         spatial_scale: size of ``x`` relative to the image of the box coordinates.
-        sampling_ratio: number of points of a bin along each axis; None means the size of the bin in
-            elements, rounded up.
+        sampling_ratio: number of points of a bin along each axis, or a pair of such numbers; None
+            means the size of the bin in elements, rounded up.
 
     Returns:
-        Variable (R, C, *outsize); points outside the image count as zero.
+        Variable (R, C, *outsize); points more than one element away from the image count as zero.
 
     Raises:
         InvalidType: the shape or dtype of an argument does not match.
@@ -385,8 +385,8 @@ def roi_max_align_2d(
             :func:`roi_average_align_2d`.
 
     Returns:
-        Variable (R, C, *outsize); points outside the image are ignored, and a bin without points
-        is zero.
+        Variable (R, C, *outsize); points more than one element away from the image are ignored, and
+        a bin without points is zero.
 
     Raises:
         InvalidType: the shape or dtype of an argument does not match.

@@ -190,7 +190,8 @@ def connectionist_temporal_classification(
     Raises:
         InvalidType: the shapes or dtypes of the arguments do not match.
         TypeError: ``x`` is not a list or tuple, or is empty.
-        ValueError: a label, length or the blank symbol is out of range, or ``reduce`` is unknown.
+        ValueError: a label (on a GPU, only in debug mode), a length or the blank symbol is out of
+            range, or ``reduce`` is unknown.
 
     Example:
         >>> x, t = [np.zeros((1, 3))] * 4, np.array([[1, 2]])
@@ -296,7 +297,8 @@ def crf1d(cost: Input, xs: Sequence[Input], ys: Sequence[Input], reduce: str = "
 
     Raises:
         InvalidType: the shapes or dtypes of the arguments do not match.
-        ValueError: a label is out of range, ``xs`` is empty, or ``reduce`` is unknown.
+        ValueError: a label is out of range (on a GPU, only in debug mode), ``xs`` is empty, or
+            ``reduce`` is unknown.
 
     Example:
         >>> cost, xs = np.zeros((2, 2)), [np.zeros((1, 2)), np.zeros((1, 2))]
