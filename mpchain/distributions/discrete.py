@@ -118,7 +118,7 @@ _SUM_TOLERANCE = 1e-2
 
 
 def sums_to_one(x: Array) -> Array:
-    """Returns an array that is True where the last axis of an array sums to one, up to rounding.
+    """Returns an array that is True where the last axis of an array sums to one, up to 0.01.
 
     >>> bool(sums_to_one(np.array([0.2, 0.8])))
     True
@@ -201,7 +201,8 @@ class Categorical(Parametric):
 class OneHotCategorical(Parametric):
     """Distribution of one-hot vectors, where the probability of each position is given.
 
-    Other vectors x with sum one are soft labels with log-probability sum(x log p).
+    Other vectors x without negative elements, and with sum one, are soft labels with
+    log-probability sum(x log p).
 
         >>> OneHotCategorical(np.array([0.0, 1.0])).sample_n(2).array
         array([[0., 1.],
@@ -337,7 +338,7 @@ class Poisson(Parametric):
         """Variable of shape ``batch_shape``, in nats, computed as a sum, because no closed form
         exists."""
         xp, lam = self.xp, self.lam
-        # Probabilities of points farther from the mean are negligible.
+        # Points farther than this reach from the mean have negligible probabilities.
         largest = float(xp.nan_to_num(lam.array, posinf=0).max()) if lam.size else 0
         reach = int(12 * math.sqrt(largest)) + 30
         x = xp.floor(lam.array)[..., None] + xp.arange(-reach, reach + 1, dtype=lam.dtype)
@@ -346,7 +347,7 @@ class Poisson(Parametric):
         return -F.sum(terms * (x >= 0).astype(lam.dtype), axis=-1)
 
     def expected_log(self, lam: Variable) -> Variable:
-        """Returns the mean of x log lam."""
+        """Returns the mean, over this distribution, of x log(lam)."""
         return logarithms.weighted(self.lam, logarithms.log(lam))
 
     def _outside(self, x):

@@ -23,7 +23,8 @@ class Distribution:
     """Base of batches of probability distributions with differentiable methods.
 
     Subclasses define methods and properties; methods and properties that are not defined raise
-    NotImplementedError. An array of points has the shape (..., *batch_shape, *event_shape).
+    NotImplementedError. An array of points has the shape (..., *event_shape), whose first axes
+    broadcast with ``batch_shape``.
 
     >>> class Point(mpchain.Distribution):
     ...     def __init__(self, x):
@@ -70,7 +71,8 @@ class Distribution:
 
     @property
     def mode(self) -> Variable:
-        """Variable (*batch_shape, *event_shape): the point of the highest density."""
+        """Variable (*batch_shape, *event_shape): the point of the highest density or
+        probability."""
         raise self._lacks("mode")
 
     @property
@@ -101,7 +103,8 @@ class Distribution:
             x: Variable or array of points.
 
         Returns:
-            Variable of the shape of ``x`` without the event axes; -inf outside of the support.
+            Variable of the shape of ``x`` without the event axes, broadcast with ``batch_shape``;
+            -inf outside of the support.
         """
         raise self._lacks("log_prob")
 

@@ -1,7 +1,7 @@
 """Logarithms of gamma and Poisson probabilities, computed without underflow or cancellation.
 
-A Poisson probability lam^x exp(-lam) / x! is a quotient of huge, almost equal numbers. It is
-computed with C. Loader's saddle-point method (Fast and accurate computation of binomial
+A Poisson probability lam^x exp(-lam) / x! is a quotient of huge, almost equal numbers. For large x,
+it is computed with C. Loader's saddle-point method (Fast and accurate computation of binomial
 probabilities, 2000), from the deviance x log(x / lam) + lam - x and the remainder of Stirling's
 formula. The same number is the density of a gamma distribution of shape x + 1, so x need not be an
 integer.

@@ -1,5 +1,5 @@
-"""Distributions of loc + scale z, where z has a standard distribution, such as the standard normal
-distribution."""
+"""The log-normal distribution, and distributions of loc + scale z, where z has a standard
+distribution, such as the standard normal distribution."""
 
 import math
 from typing import TYPE_CHECKING
@@ -162,8 +162,8 @@ class Laplace(_Symmetric):
         return -F.absolute(z) - math.log(2)
 
     def _standard_cdf(self, z):
-        # Where both arguments are equal, the first argument gets the gradient, so the density at
-        # loc is correct.
+        # Where the arguments of minimum and maximum are equal, the first argument gets the
+        # gradient, so the density at loc is correct.
         below, above = np.exp(np.minimum(z, 0)) * 0.5, np.exp(-np.maximum(z, 0)) * 0.5
         return choose(z.array < 0, below, 1 - above)
 

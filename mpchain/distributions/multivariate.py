@@ -1,4 +1,5 @@
-"""Distributions of vectors, and distributions whose events consist of independent elements."""
+"""The beta distribution, distributions of vectors, and distributions whose events consist of
+independent elements."""
 
 import math
 
@@ -79,8 +80,8 @@ class Dirichlet(Parametric):
     """Dirichlet distribution: density proportional to prod_i x_i^(alpha_i - 1), for x_i >= 0 with
     sum one.
 
-    Points whose sum differs from one by more than rounding are outside of the support. Gradients
-    of samples are computed as in :class:`Gamma`.
+    Points whose sum differs from one by more than 0.01 are outside of the support. Gradients of
+    samples are computed as in :class:`Gamma`.
 
         >>> Dirichlet(np.array([1.0, 1.0, 2.0])).mean.array
         array([0.25, 0.25, 0.5 ])
@@ -205,7 +206,7 @@ class MultivariateNormal(Parametric):
     entropy = property(lambda self: self.log_det + 0.5 * self.d * (1 + math.log(2 * math.pi)))
 
     def square_distance(self, x: Input) -> Variable:
-        """Variable: |L^-1 (x - loc)|^2."""
+        """Returns |L^-1 (x - loc)|^2, a Variable."""
         z = F.matmul(self._inverse, F.expand_dims(x - self.loc, -1))
         return F.sum(F.square(z), axis=(-2, -1))
 

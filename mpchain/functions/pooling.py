@@ -91,7 +91,8 @@ def max_pooling_nd(
         integers of its shape.
 
     Raises:
-        InvalidType: a rank, dtype or size does not match, or the padded ``x`` is smaller than a window.
+        InvalidType: a rank, dtype or size does not match, or the padded ``x`` is smaller than a
+            window.
 
     Example:
         >>> F.max_pooling_nd(np.array([[[1.0, 5.0, 2.0, 3.0]]]), 2).array
@@ -176,7 +177,8 @@ def average_pooling_nd(
         Variable (N, C, ...).
 
     Raises:
-        InvalidType: a rank, dtype or size does not match, or the padded ``x`` is smaller than a window.
+        InvalidType: a rank, dtype or size does not match, or the padded ``x`` is smaller than a
+            window.
 
     Example:
         >>> F.average_pooling_nd(np.array([[[1.0, 5.0, 2.0, 3.0]]]), 2).array

@@ -23,6 +23,7 @@ class Constant(Initializer):
 
     Raises:
         TypeError: ``fill_value`` is neither a number nor an array.
+        ValueError: when called, ``fill_value`` does not broadcast to the array.
     """
 
     def __init__(self, fill_value: Array | float, dtype: DTypeLike = None) -> None:

@@ -107,7 +107,7 @@ def _joined(batches):
 class MetricsEvaluator(Evaluator):
     """Reports metrics of a model over the samples of all ranks, as ``'metrics/<name>'``.
 
-    The last element of an example is the target, the others are the model's arguments.
+    The last element of an example is the target; the others are the model's arguments.
 
     Args:
         iterator: iterator over this rank's validation data that ends (``repeat=False``).
