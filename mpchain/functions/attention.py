@@ -56,8 +56,8 @@ def _check_bias(name, bias, shape):
 
 
 def _fused(name, query, key, value, mask, bias, is_causal, scale, ratio):
-    """Returns attention from a library's kernel, with the mask as part of the bias; None if no
-    library has a kernel for the arguments."""
+    """Returns attention from a library's kernel, with the mask as part of the bias; None if no such
+    kernel takes the arguments."""
     dropout, options = undrawn_dropout(ratio), (scale, is_causal)
     if mask is None and bias is None:
         if not is_fused(query, key, value, *options, None, dropout):

@@ -1,4 +1,4 @@
-"""Linear maps and convolutions, which multiply inputs by weights."""
+"""Linear and bilinear maps, convolutions, and shifts."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Image functions: windows as columns, resizing, and spatial transformers."""
+"""Image functions: windows as channels, resizing, and spatial transformers."""
 
 import math
 from collections.abc import Sequence

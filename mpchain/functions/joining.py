@@ -400,7 +400,7 @@ def _transpose_sequence(xs) -> tuple[Output, ...]:
 
 
 def transpose_sequence(xs: Sequence[Input]) -> tuple[Variable, ...]:
-    """Transposes a list of sequences into a list of time steps.
+    """Transposes a list of sequences into a tuple of time steps.
 
     Args:
         xs: list of Variables or arrays (length_i, ...), equal in dtype and the other sizes, and

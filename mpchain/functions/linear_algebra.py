@@ -57,7 +57,8 @@ def inv(a: Input) -> Variable:
 
     Raises:
         InvalidType: ``a`` is not a square matrix of floating-point numbers.
-        ValueError: the matrix is singular. The error is a ``numpy.linalg.LinAlgError``.
+        ValueError: the matrix is singular; on a GPU, CuPy does not check this by default. The error
+            is a ``numpy.linalg.LinAlgError``.
 
     Example:
         >>> F.inv(np.array([[2.0, 0.0], [0.0, 4.0]])).array
@@ -79,7 +80,8 @@ def batch_inv(a: Input) -> Variable:
 
     Raises:
         InvalidType: ``a`` does not hold square matrices of floating-point numbers.
-        ValueError: a matrix is singular. The error is a ``numpy.linalg.LinAlgError``.
+        ValueError: a matrix is singular; on a GPU, CuPy does not check this by default. The error
+            is a ``numpy.linalg.LinAlgError``.
 
     Example:
         >>> F.batch_inv(np.full((2, 1, 1), 4.0)).array.ravel()
@@ -94,8 +96,7 @@ def det(a: Input) -> Variable:
 
     Args:
         a: Variable or array (n, n), floating point, or (n, n, 1, 1), the shape of the weight of a
-            1x1 convolution. The derivative fails for a singular matrix, because it needs the
-            inverse.
+            1x1 convolution. The derivative needs the inverse, which a singular matrix lacks.
 
     Returns:
         Variable, a scalar.
@@ -117,8 +118,8 @@ def batch_det(a: Input) -> Variable:
     """Determinants of a batch of matrices.
 
     Args:
-        a: Variable or array (B, n, n), floating point. The derivative fails for singular matrices,
-            because it needs the inverses.
+        a: Variable or array (B, n, n), floating point. The derivative needs the inverses, which
+            singular matrices lack.
 
     Returns:
         Variable (B,).
@@ -161,8 +162,8 @@ def cholesky(a: Input) -> Variable:
 
     Raises:
         InvalidType: ``a`` is not a square matrix of floating-point numbers.
-        ValueError: the matrix is not positive definite. The error is a
-            ``numpy.linalg.LinAlgError``.
+        ValueError: the matrix is not positive definite; on a GPU, CuPy does not check this by
+            default. The error is a ``numpy.linalg.LinAlgError``.
 
     Example:
         >>> F.cholesky(np.array([[4.0, 2.0], [2.0, 5.0]])).array

@@ -284,7 +284,7 @@ def batch_renormalization(
     return _batch_normalization(x, gamma * r, shift, axis, eps, follow)
 
 
-# The functions below normalize each sample separately.
+# Layer, group, instance and RMS normalization treat each sample separately.
 
 
 def _gradients(g, gamma, normalized, inverse, axis, is_centered):

@@ -249,8 +249,8 @@ def repeat(x: Input, repeats: int | Sequence[int], axis: int | None = None) -> V
         Variable of the shape of ``x`` except along the axis; a vector if ``axis`` is None.
 
     Raises:
-        InvalidType: a number of repetitions is negative, or the numbers are not as many as the
-            elements along the axis.
+        InvalidType: ``x`` has no such axis, a number of repetitions is negative, or the numbers are
+            not as many as the elements along the axis.
 
     Example:
         >>> F.repeat(np.array([1.0, 2.0]), 2).array

@@ -41,7 +41,8 @@ def forget(func: Callable, *xs: Input) -> Any:
 
     Raises:
         TypeError: ``func`` returns neither a Variable nor a tuple of Variables.
-        RuntimeError: raised in backward if ``func`` does not compute the same as in the first call.
+        RuntimeError: raised in backward if ``func`` returns other shapes, uses other variables or
+            draws other random numbers than in the first call.
 
     Example:
         >>> x = Variable(np.array([0.0]))

@@ -105,7 +105,8 @@ def _joined(batches):
 
 
 class MetricsEvaluator(Evaluator):
-    """Reports metrics of a model over the samples of all ranks, as ``'metrics/<name>'``.
+    """Reports metrics of a model over the samples of all ranks, in a trainer as
+    ``'metrics/<name>'``.
 
     The last element of an example is the target; the others are the model's arguments.
 
