@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 
 def check_names(path: str | os.PathLike, names: Iterable[str]) -> None:
-    """Raises ValueError if a member would be extracted outside the archive's folder.
+    """Raises ValueError if the name of a member may lead out of the archive's folder.
 
     Args:
         path: path of the archive, for messages.
@@ -36,8 +36,8 @@ def read_tar(path: str | os.PathLike, sizes: Mapping[str, int]) -> dict[str, byt
         A dict from name to content.
 
     Raises:
-        ValueError: the archive is damaged or lacks a member, a member leads out of the archive's
-            folder, or a member to read is not a regular file or has another size.
+        ValueError: the archive cannot be read or lacks a member, a member leads out of the
+            archive's folder, or a member to read is not a regular file or has another size.
 
     Example:
         >>> read_tar("cifar-10-binary.tar.gz", {"batches.meta.txt": 61})  # doctest: +SKIP

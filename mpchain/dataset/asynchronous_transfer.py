@@ -15,12 +15,12 @@ from mpchain.typing import DeviceLike
 class ConcatWithAsyncTransfer(Converter):
     """Works like :func:`concat_examples`, but copies to a GPU asynchronously.
 
-    The batch is assembled in page-locked host memory, from which the copy to the GPU runs on a
+    The batch is first copied to page-locked host memory. The copy from there to the GPU runs on a
     separate stream, while kernels use the previous batch. The converter keeps two batches, so every
     updater needs its own instance.
 
-    The arrays of a batch must not be used after two more batches were requested. On the CPU, where
-    no copy is needed, the converter is equal to :func:`concat_examples`.
+    The arrays of a batch must not be used after two more batches were requested. For other devices,
+    the converter does the same as :func:`concat_examples`.
 
     Args:
         stream: the stream of the copies; None makes a new stream.
@@ -43,7 +43,8 @@ class ConcatWithAsyncTransfer(Converter):
         self._slots: tuple[_Slot, _Slot] | None = None
 
     def __del__(self):
-        # The memory pool reuses the memory of the last batches on this stream.
+        # The memory pool reuses the memory of the last batches on the stream of the copies, so this
+        # stream must wait for the kernels that use them.
         if self._device and self._last_compute is not None and not sys.is_finalizing():
             with self._device.create_context():
                 self._stream.wait_event(self._last_compute.record())

@@ -47,7 +47,7 @@ def set_dataset_root(path: str | None) -> None:
 
 
 def find_kept(*names: str) -> str | None:
-    """Returns the path of a file that mpchain or Chainer has stored in a folder of data, or None.
+    """Returns the path of a file that mpchain or Chainer has cached, or None if there is none.
 
     The file is searched below :func:`get_dataset_root`, then below ``CHAINER_DATASET_ROOT``, and,
     unless :func:`set_dataset_root` or ``MPCHAIN_DATASET_ROOT`` sets a root, below
@@ -91,7 +91,7 @@ def cache_or_load_file(
 
     Args:
         path: name of the file.
-        creator: function of a temporary path that writes the file to it and returns the content.
+        creator: function of a temporary path that writes the file there and returns the content.
         loader: function of the path that returns the content.
 
     Returns:
@@ -117,7 +117,7 @@ def cache_or_load_file(
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[None]:
     """Context manager: for one ``path``, only one process of this machine at a time is in the
-    block.
+    block; on Windows, there is no such limit.
 
     Example:
         >>> with mpchain.utils.tempdir() as folder, locked(f"{folder}/file"):

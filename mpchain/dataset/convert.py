@@ -54,7 +54,7 @@ class _FunctionConverter(Converter):
 
 
 def converter() -> Callable[[Callable[..., Any]], _FunctionConverter]:
-    """Decorator that makes a :class:`Converter` from a function of ``(batch, device)``.
+    """Returns a decorator that makes a :class:`Converter` from a function of ``(batch, device)``.
 
     The function is called with a :class:`mpchain.backend.Device`, or None, as ``device``.
 
@@ -101,9 +101,9 @@ def concat_examples(
         Array of shape (len(batch), ...); for tuples a tuple of such arrays, for dicts a dict.
 
     Raises:
-        ValueError: the batch is empty, its examples are of different kinds, shapes differ without
-            padding, numbers of axes differ with padding, or ``padding`` does not have one value for
-            each array.
+        ValueError: the batch is empty, examples cannot be stacked into one array, tuples differ in
+            length or dicts in their keys, shapes differ without padding, numbers of axes differ
+            with padding, or ``padding`` does not have one value for each array.
 
     Example:
         >>> x, t = mpchain.dataset.concat_examples([(np.zeros(2), 1), (np.ones(2), 0)])

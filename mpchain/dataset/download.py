@@ -18,9 +18,9 @@ _ATTEMPTS = 5  # attempts to complete a file after broken connections
 def cached_download(url: str, sha256: str | None = None) -> str:
     """Downloads a file unless it is in the cache; only one of several processes downloads it.
 
-    If Chainer has downloaded the file, that copy is used. A broken transfer is resumed, by this
-    call or a later call, if the server allows it. Proxies are read from the environment
-    (``http_proxy``, ``https_proxy``, ``no_proxy``).
+    If Chainer has downloaded the file (with the right checksum), that copy is used. A broken
+    transfer is resumed, by this call or a later call, if the server allows it. Proxies are read from
+    the environment (``http_proxy``, ``https_proxy``, ``no_proxy``).
 
     Args:
         url: an http, https, ftp or file address.
@@ -86,8 +86,8 @@ class _Download:
         except OSError:
             if not was_resumed:
                 raise
-            # The partial file was wrong, or the file on the server has changed, so all of it is
-            # fetched again.
+            # The partial file was wrong, or the file on the server has changed, so the whole file
+            # is fetched again.
             self._complete()
             self._verify()
 
@@ -116,7 +116,7 @@ class _Download:
                     self._receive(response)
                 return done > 0 or attempt > 0
             except urllib.request.HTTPError as error:
-                if error.code != 416:  # 416 means that the partial file was complete
+                if error.code != 416:  # 416: the partial file is as long as the file, or longer
                     raise self._failure(error) from error
                 self._forget()
             except (OSError, ValueError, http.client.HTTPException) as error:

@@ -10,7 +10,7 @@ class Iterator:
     """Yields batches, each of which is a list of examples.
 
     Attributes:
-        batch_size (int): number of examples in a batch.
+        batch_size (int): number of examples in a full batch.
         epoch (int): number of completed sweeps over the dataset.
         epoch_detail (float): the number of sweeps, with the fraction of the current sweep.
         previous_epoch_detail (float): ``epoch_detail`` before the last batch; None before the

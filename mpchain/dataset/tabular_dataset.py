@@ -17,7 +17,7 @@ class TabularDataset(DatasetMixin):
 
     Methods such as :meth:`join` and :attr:`slice` return views. A view reads no data before an
     example is requested, and then only the rows and columns that the example needs; but a slice of
-    the result of :meth:`transform` reads the first example to find its :attr:`mode`.
+    the result of :meth:`transform` may read the first example to find :attr:`mode`.
 
     Example:
         >>> from mpchain.dataset import tabular
@@ -70,12 +70,13 @@ class TabularDataset(DatasetMixin):
         columns]``.
 
         Rows are a slice, or a list or array of integers or booleans. Columns are one name or
-        position (examples of the view are then bare values), or a tuple of names and positions.
+        position (examples of the view are then bare values), or a tuple or list of names and
+        positions.
         """
         return _Slicer(self)
 
     def fetch(self) -> Any:
-        """Reads all rows; returns a tuple or dict of columns, or the only column, by
+        """Reads all rows; returns a tuple or dict of columns, or the only column, depending on
         :attr:`mode`."""
         return _in_mode(self.get_examples(None, None), self.keys, self.mode)
 
@@ -134,7 +135,7 @@ class TabularDataset(DatasetMixin):
         Args:
             keys: see :meth:`transform`.
             transform_batch: a function like ``transform`` of :meth:`transform`, but of the columns
-                of several examples; the new columns must have the same length.
+                of several examples; the new columns must have the length of these columns.
         """
         return _TransformBatch(self, keys, transform_batch)
 

@@ -12,7 +12,7 @@ from mpchain.typing import Dataset
 
 
 class _SideBySide(DatasetMixin):
-    """Base of datasets of one length, side by side; a list of indices selects rows of columns."""
+    """Base of datasets that hold several datasets of one length, side by side."""
 
     def _column(self, dataset, index):
         if isinstance(dataset, DatasetMixin) or is_array(dataset):
@@ -24,7 +24,8 @@ class TupleDataset(_SideBySide):
     """Datasets side by side; an example is the tuple of their examples.
 
     A slice selects a list of examples. A list or array of indices selects a tuple of columns, as in
-    Chainer: ``x[indices]`` for an array ``x``, and a list for any other dataset.
+    Chainer: ``x[indices]`` for an array or :class:`~mpchain.dataset.DatasetMixin` ``x``, and a list
+    for any other dataset.
 
         >>> x, t = TupleDataset(np.eye(3), np.arange(3))[[2, 0]]
         >>> t

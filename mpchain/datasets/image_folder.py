@@ -18,12 +18,9 @@ class ImageFolderDataset(DatasetMixin):
     """The image files in a folder that has a folder for each class.
 
     An example is a pair of an array (channels, height, width), with values mostly from 0 to 255,
-    and a label: the index of the class in :attr:`classes`, an array of shape (). Files are
-    in the folder of their class or below it, and are sorted by path, so that the order is the same
-    everywhere. The dataset holds only paths. The process that reads an example decodes the image: a
-    worker of :class:`~mpchain.iterators.MultiprocessIterator`, or the rank to which
-    :func:`~mpchain.distributed.scatter_dataset` or
-    :func:`~mpchain.distributed.create_sharded_iterator` has assigned the example.
+    and a label: the index of the class in :attr:`classes`, an array of shape (). Files are in the
+    folder of their class or below it. They are sorted by class, then by path, so that all ranks
+    have the same order. The dataset holds paths and labels; an image is decoded when it is read.
 
     Args:
         root: path of the folder.

@@ -20,7 +20,7 @@ class ImageDataset(DatasetMixin):
     """Image files, without labels.
 
     An example is an array of shape (channels, height, width): one channel for gray images (and
-    palette images, whose values are palette indices), three for colors, one more for transparency.
+    palette images, whose values are palette indices), three for RGB, one more for transparency.
     The values are not scaled; they are mostly from 0 to 255. Images of different kinds or sizes
     must be converted to one form before they can be stacked into a batch.
 
@@ -166,7 +166,7 @@ class ZippedImageDataset(DatasetMixin):
         return self.read(self._names[i])
 
     def read(self, name: str) -> Array:
-        """Returns the array of the image with a name in the archive."""
+        """Returns the image with the given name in the archive, as an array."""
         path = f"{self._path}/{name}"
         try:
             content = self._open().read(name)
@@ -246,7 +246,7 @@ def decode(path: str, file: object, dtype: DTypeLike, color: str | None = None) 
         color: Pillow's mode to which the image is converted; None leaves it unchanged.
 
     Raises:
-        ValueError: the file is not an image.
+        ValueError: the file cannot be read as an image.
     """
     try:
         with load_pillow("ImageDataset").open(file) as image:

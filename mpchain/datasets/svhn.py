@@ -43,7 +43,8 @@ def get_svhn(
 
     Raises:
         OSError: the download failed.
-        RuntimeError: SciPy is not installed (``pip install 'mpchain[data]'``).
+        RuntimeError: the data is not cached, and SciPy is not installed (``pip install
+            'mpchain[data]'``).
 
     Paper: Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning",
     2011, http://ufldl.stanford.edu/housenumbers/

@@ -19,14 +19,14 @@ class TableDataset(DatasetMixin):
     """The rows of a table: numbers and categories as one array of features, and a target.
 
     An example is a pair ``(x, t)``. ``x`` is an array of shape (features,) for the input columns: a
-    column of numbers becomes one feature, a column of categories one feature for each category,
-    of which one is 1 and the others are 0. ``t`` is an array of shape (1,) if the target is a
-    number, or the number of its category, an int32 array of shape (), if it is a category.
-    Without a target, an example is ``x``.
+    column of numbers becomes one feature; a column of categories becomes one feature for each
+    category, 1 for the category of the row and 0 for the others. ``t`` is an array of shape (1,) if
+    the target is a number, or the number of its category, an int32 array of shape (), if it is a
+    category. Without a target, an example is ``x``.
 
-    A column is a column of numbers if all its values, except missing ones, are numbers; otherwise
-    it is a column of categories, which are sorted. Pass the types of the training data for other
-    files, so that their features are the same.
+    Without ``types``, a column is a column of numbers if all its values, except missing ones, are
+    finite numbers; otherwise it is a column of categories, which are sorted. Pass :attr:`types` of
+    the training data for other files, so that their features are the same.
 
     Args:
         table: path of a CSV file, whose first line has the names of the columns; or a mapping of
@@ -35,9 +35,9 @@ class TableDataset(DatasetMixin):
         inputs: names of the input columns; None means all columns except the target.
         types: dict from name to the type of a column: ``"number"``, ``"category"``, or a list of
             the categories.
-        missing: the number that replaces a missing number (an empty text or NaN); None refuses
-            missing numbers.
-        dtype: the dtype of the numbers; None means ``config.dtype``.
+        missing: the number that replaces a missing number (an empty text, None or NaN); None
+            refuses missing numbers.
+        dtype: the dtype of the features and of a target of numbers; None means ``config.dtype``.
         encoding: the encoding of the file.
         options: arguments of :func:`csv.reader`, such as ``delimiter=";"``.
 

@@ -25,7 +25,7 @@ _ENDS = {None: ("\r\n", "\r", "\n"), "": ("\r\n", "\r", "\n")}
 
 
 class TextDataset(DatasetMixin):
-    """The lines of a text file, or of several files side by side, each with its line end.
+    """The lines of a text file, or of several files side by side; each line keeps its line end.
 
     The positions of the lines are found once; the files must not change afterwards. The dataset may
     be pickled for other processes that see the same files.
@@ -33,7 +33,7 @@ class TextDataset(DatasetMixin):
     Args:
         paths: path of a file, whose lines are the examples (str); or a list of paths of files with
             the same number of lines, so that an example is a tuple of str.
-        encoding, errors, newline: see :func:`open`; a list has one entry for each file.
+        encoding, errors, newline: see :func:`open`; each may be a list with one entry for each file.
         filter_func: function of one line of each file that returns whether to keep the example.
 
     Raises:
@@ -79,7 +79,7 @@ class TextDataset(DatasetMixin):
         return lines[0] if self._is_single else lines
 
     def close(self) -> None:
-        """Does nothing, because files are open only while they are read; programs may call it."""
+        """Does nothing; Chainer's dataset has this method."""
 
     def _read(self, number):
         return tuple([file[number] for file in self._files])
@@ -122,7 +122,7 @@ class _Lines:
         return self.__dict__ | {"_map": None}
 
     def _find_lines(self, content, start):
-        """Returns the positions in the file at which each line begins, and at which the last line
+        """Returns the positions at which the lines begin, and the position at which the last line
         ends."""
         ends = [end.encode(self.encoding) for end in _ENDS.get(self.newline, (self.newline or "",))]
         width = len("\n".encode(self.encoding))
@@ -149,8 +149,8 @@ class _Lines:
 
 
 def _find_encoding(encoding, content):
-    """Returns the encoding that expects no mark at the beginning, and the mark's length in
-    bytes."""
+    """Returns the encoding of the text after the mark, and the mark's length in bytes (0 without a
+    mark)."""
     for mark, concrete in _MARKS.get(codecs.lookup(encoding).name, {}).items():
         if content[: len(mark)] == mark:
             return concrete, len(mark)

@@ -9,7 +9,7 @@ from mpchain.typing import Array
 
 
 class Vocabulary:
-    """Numbered words, which convert texts to arrays of int32 and back.
+    """Numbered words, to convert texts to arrays of numbers, and numbers to words.
 
     Args:
         words: the words in the order of their numbers; :meth:`build` collects them from texts.
@@ -56,7 +56,7 @@ class Vocabulary:
         unknown: str | None = "<unk>",
         split: Callable[[str], Sequence[str]] = str.split,
     ) -> "Vocabulary":
-        """Returns the vocabulary of texts: the special words, then all other words, frequent words
+        """Returns the vocabulary of texts: the special words, then other words, frequent words
         first.
 
         Equally frequent words are in the order of their first occurrence, so all ranks that read
@@ -111,7 +111,7 @@ class Vocabulary:
         return number
 
     def encode(self, text: str | Sequence[str]) -> Array:
-        """Returns the numbers of the words of a text, or of a sequence of words, as int32 (n,).
+        """Returns the numbers of a text's words, or of a sequence of words, as an int32 array (n,).
 
         Raises:
             KeyError: a word is not in the vocabulary, and ``unknown`` is None.

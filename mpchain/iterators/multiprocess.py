@@ -24,15 +24,15 @@ class _TimeoutWarning(RuntimeWarning):
 class MultiprocessIterator(PrefetchingIterator):
     """Yields the batches of :class:`SerialIterator`, which processes read ahead.
 
-    Each process reads a part of each batch and returns arrays through shared memory. The dataset is
-    pickled once, and all processes share one copy of its arrays. The first request for a batch
-    starts the processes. They end when :meth:`finalize` is called, when the iterator is collected,
-    or when this process ends for any reason. Random numbers that the dataset draws from NumPy's
-    global state or :mod:`random` differ between processes; they are determined by NumPy's state at
-    the start.
+    Each process reads a part of each batch and returns arrays through shared memory. The processes
+    share one copy of the dataset's arrays. The first request for a batch starts the processes. They
+    end when :meth:`finalize` is called, when the iterator is collected, or when this process ends
+    for any reason. Random numbers that the dataset draws from NumPy's global state or
+    :mod:`random` differ between processes; they are determined by NumPy's state at the start.
 
-    An exception of the dataset is raised here, with the traceback of the process. After a process
-    was killed, the next call reads the lost batch again.
+    An exception of the dataset is raised in this process, with a note of the other process's
+    traceback. If a process is killed, a RuntimeError is raised, and the next call reads the lost
+    batch again.
 
     By default, processes are not forked from this process, because MPI and threads do not survive a
     fork. A script must therefore work below ``if __name__ == "__main__":``, and datasets and
@@ -41,7 +41,7 @@ class MultiprocessIterator(PrefetchingIterator):
 
     Args:
         dataset, batch_size, repeat, shuffle, order_sampler: see :class:`SerialIterator`.
-        n_processes: number of processes; None means the number of cores.
+        n_processes: number of processes, limited to ``batch_size``; None means the number of cores.
         n_prefetch: number of batches to read ahead.
         shared_mem: bytes of shared memory for each example; larger examples are sent through pipes.
             None adapts the size to the examples.
@@ -55,10 +55,11 @@ class MultiprocessIterator(PrefetchingIterator):
             threads in place of processes.
 
     Raises:
-        TypeError: the dataset cannot be pickled, and ``start_method`` is not None.
+        TypeError: ``batch_size`` is not an integer, or ``start_method`` is 'forkserver' or 'spawn'
+            and the dataset cannot be pickled.
         RuntimeError: ``start_method`` is 'fork' where it is not allowed.
-        ValueError: a number is below 1 (``n_prefetch``, ``shared_mem``: below 0), or an argument is
-            one that :class:`SerialIterator` refuses.
+        ValueError: a number is below 1 (``n_prefetch``, ``shared_mem``: below 0), the system lacks
+            ``start_method``, or an argument is one that :class:`SerialIterator` refuses.
 
     Example:
         >>> with mpchain.iterators.MultiprocessIterator(

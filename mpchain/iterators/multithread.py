@@ -16,13 +16,15 @@ class MultithreadIterator(PrefetchingIterator):
     """Yields the batches of :class:`SerialIterator`, which threads read ahead.
 
     The iterator helps if reading an example waits (for a disk or a network) or computes outside of
-    Python's lock, as NumPy and image decoders do. Several threads use the dataset at once.
+    Python's lock, as NumPy and image decoders do. If ``n_threads`` is above 1, several threads use
+    the dataset at once.
 
     Args:
         dataset, batch_size, repeat, shuffle, order_sampler: see :class:`SerialIterator`.
         n_threads: number of threads.
 
     Raises:
+        TypeError: ``batch_size`` is not an integer.
         ValueError: ``n_threads`` is below 1, or an argument is one that :class:`SerialIterator`
             refuses.
 

@@ -41,7 +41,7 @@ class _Ahead(SerialIterator):
 class PrefetchingIterator(SerialIterator):
     """The base class of iterators that request batches before they are needed.
 
-    All attributes and the saved state belong to the batch that was returned last; a resumed
+    The position and the saved state belong to the batch that was returned last; a resumed
     iterator repeats the requests for later batches. Orders of later epochs that were drawn for
     requests are kept and saved, so that no order is drawn twice. All methods run in the calling
     thread.

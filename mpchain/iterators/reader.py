@@ -298,7 +298,7 @@ def to_columns(examples: list) -> Columns | list:
 
 
 def from_columns(columns: Columns | list) -> list:
-    """Returns the list of examples, the inverse of :func:`to_columns`.
+    """Returns the list of examples from which :func:`to_columns` made ``columns``.
 
     Example:
         >>> from_columns(to_columns([{"x": 1}, {"x": 2}]))

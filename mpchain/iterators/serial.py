@@ -36,8 +36,8 @@ class SerialIterator(Iterator):
 
     Raises:
         TypeError: ``batch_size`` is not an integer.
-        ValueError: the dataset is empty with ``repeat``, ``batch_size`` is below 1, ``shuffle``
-            contradicts ``order_sampler``, or ``order_sampler`` returns no index.
+        ValueError: the dataset is empty with ``repeat``, ``batch_size`` is below 1, ``shuffle`` is
+            not None with an ``order_sampler``, or ``order_sampler`` returns no index.
 
     Example:
         >>> iterator = mpchain.iterators.SerialIterator("abc", batch_size=2, shuffle=False)

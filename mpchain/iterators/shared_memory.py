@@ -19,7 +19,7 @@ class Segment(SharedMemory):
     """A segment of shared memory; the process that creates it must call ``unlink``.
 
     Args:
-        size: the bytes of a new segment; not used if ``name`` is given.
+        size: the number of bytes of a new segment; not used if ``name`` is given.
         name: the name of the segment to open; None makes a new segment.
 
     Raises:
@@ -53,7 +53,7 @@ def _path(name):
 
 
 class _Nameless:
-    """Shared memory that the size of ``/dev/shm`` (64 MB in a container) does not limit.
+    """Shared memory that the size of ``/dev/shm`` (often 64 MB in a container) does not limit.
 
     The memory is freed when no process has it open or mapped. Other processes open the file
     ``name``.
@@ -107,8 +107,8 @@ class Pickled:
             self.nbytes += -(-content.nbytes // _ALIGNMENT) * _ALIGNMENT
 
     def lay_into(self, memory: Any) -> tuple[bytes, list, int]:
-        """Copies the arrays to the start of ``memory``; returns the first arguments of
-        :func:`unpickle_copy`."""
+        """Copies the arrays to the start of ``memory``; returns all arguments of
+        :func:`unpickle_copy` except ``memory``."""
         for (start, nbytes), content in zip(self._places, self._contents):
             memory[start : start + nbytes] = content
         return self.text, self._places, self.nbytes

@@ -71,7 +71,8 @@ def get_context(start_method: str | None, caller: str) -> Any:
 
 
 def openmp_with_threads() -> str | None:
-    """Returns the name of an OpenMP runtime that has threads in this process, or None (on Linux).
+    """Returns the name of an OpenMP runtime that seems to have threads in this process; None if
+    there is none, or the system is not Linux.
 
     Example:
         >>> openmp_with_threads()  # doctest: +SKIP
@@ -81,7 +82,7 @@ def openmp_with_threads() -> str | None:
         n_threads = len(os.listdir("/proc/self/task"))
     except OSError:
         return None
-    # The threads of OpenBLAS survive a fork, so they do not count.
+    # OpenBLAS still works after a fork, so its threads do not count.
     n_known = threading.active_count() + sum(get() - 1 for get, _ in linux.openblas())
     runtimes = [p for p in map(os.path.basename, linux.libraries()) if _OPENMP.match(p)]
     return min(runtimes) if runtimes and n_threads > n_known else None
@@ -231,7 +232,7 @@ class Worker:
 
 @contextlib.contextmanager
 def _no_rank():
-    """Context manager: processes started within it do not regard themselves as a rank of this
+    """Context manager: processes started within it do not regard themselves as ranks of this
     job."""
     hidden = {name: x for name, x in os.environ.items() if name.startswith(_ABOUT_MPI)}
     for name in hidden:
