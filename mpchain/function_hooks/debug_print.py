@@ -1,4 +1,4 @@
-"""A hook that prints the inputs of functions."""
+"""A hook that prints the inputs and output gradients of functions."""
 
 from typing import IO
 
@@ -9,7 +9,8 @@ from mpchain.variable import Variable
 
 
 class PrintHook(FunctionHook):
-    """Prints label, inputs and output gradients of functions before they compute.
+    """Prints the label and the inputs of functions before they compute, and before backward
+    computations also the gradients of the outputs.
 
     Args:
         sep, end, file, flush: arguments of :func:`print`; None means the default of :func:`print`.

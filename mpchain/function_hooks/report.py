@@ -24,8 +24,8 @@ def summarize(
         quantities: the names of the quantities.
 
     Returns:
-        for each name, in the order of first appearance, a dict of the sum of each quantity and of
-        ``'occurrence'``, the number of measurements.
+        A dict from each name, in the order of first appearance, to a dict of the sum of each
+        quantity and of ``'occurrence'``, the number of measurements.
     """
     summary = {}
     for name, *values in history:
@@ -117,8 +117,8 @@ class Stopwatch:
             mark.record()
         else:
             mark = time.perf_counter()
-        # Starts are stored by thread and key, because a hook can be active in several threads. They
-        # are stacks, because a link can call itself.
+        # The starts are stored by thread and key, because a hook can be active in several threads,
+        # and in stacks, because a link can call itself.
         self._starts.setdefault((key, threading.get_ident()), []).append(mark)
 
     def stop(self, key: object, name: str) -> None:
@@ -137,7 +137,7 @@ class Stopwatch:
         self.call_history.append((name, seconds))
 
     def total_time(self) -> float:
-        """Returns the sum of all times, in seconds; nested work counts twice."""
+        """Returns the sum of all times, in seconds; nested work counts more than once."""
         return sum(seconds for _, seconds in self.call_history)
 
     def summary(self) -> dict[str, dict[str, float]]:

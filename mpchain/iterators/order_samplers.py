@@ -80,9 +80,9 @@ class ShuffleOrderSampler(OrderSampler):
 class SimilarLengthOrderSampler(ShuffleOrderSampler):
     """Returns a random order in which the examples of a batch are of similar length.
 
-    Batches of sequences then need little padding. They are still random: the examples are permuted,
-    the examples of each ``n_batches`` batches are sorted by length, and the batches are
-    permuted again. If the batch size does not divide the number of examples, an iterator that
+    Batches of sequences then need little padding. The order is still random: the examples are
+    permuted, the examples of every ``n_batches`` batches are sorted by length, and the batches are
+    permuted. If the batch size does not divide the number of examples, an iterator that
     repeats begins an epoch within a batch; the lengths in its batches are then less similar.
 
     Args:

@@ -86,8 +86,7 @@ class SpectralNormalization(WeightHook):
             del link.gamma
 
     def reshape_W(self, W: Input) -> Input:
-        """Returns a weight as a matrix with a row for each output unit, which is an index along
-        :attr:`axis`."""
+        """Returns a weight as a matrix with one row for each index along :attr:`axis`."""
         return _as_matrix(W, self.axis)
 
     def normalize_weight(self, link: Link) -> Variable:
@@ -116,8 +115,8 @@ class SpectralNormalization(WeightHook):
             link.gamma.array = values[:1].reshape(()).astype(matrix.dtype)
 
     def _singular_vectors(self, link, matrix):
-        """Returns the left and right singular vectors of the largest singular value, improved by
-        power iteration."""
+        """Returns approximations, improved by power iteration, of the left and right singular
+        vectors of the largest singular value."""
         u = v = getattr(link, self.vector_name)
         for _ in range(self.n_power_iteration):
             v = self._normalized(u @ matrix)

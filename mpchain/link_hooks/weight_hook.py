@@ -64,7 +64,7 @@ class WeightHook(LinkHook):
             with no_backprop_mode(), using_config("in_recomputing", True):
                 getattr(link, args.forward_name)(*args.args, **args.kwargs)
         replacement = self.replacement(link, weight)
-        # Links read the attribute of the parameter, so the replacement needs the attribute too.
+        # Links read ``is_initialized`` of their parameters, so the replacement needs it too.
         vars(replacement)["is_initialized"] = True
         self._replaced[id(link)] = weight, replacement
         setattr(link, self.weight_name, replacement)

@@ -51,7 +51,7 @@ class LAMBRule(UpdateRule):
         correction1: float,
         correction2: float,
     ) -> tuple[Array, ...]:
-        """Writes the direction of the step into ``d``. The function is elementwise."""
+        """Computes the direction ``d`` of the step, elementwise."""
         m += (1 - beta1) * (g - m)
         v += (1 - beta2) * (g * g - v)
         d = (m / correction1) / (np.sqrt(v / correction2) + eps)
@@ -73,8 +73,8 @@ class LAMB(GradientMethod):
     """LAMB: takes steps in the direction of Adam's step, with lengths proportional to the norm of
     the parameter.
 
-    d = m̂ / (√v̂ + eps) + weight_decay_rate p with the m̂ and v̂ of Adam, corrected for bias, and
-    p ← p - alpha ‖p‖ / ‖d‖ d, without the quotient if a norm is zero.
+    d = m̂ / (√v̂ + eps) + weight_decay_rate p, where m̂ and v̂ are the m and v of :class:`Adam`,
+    corrected for bias; p ← p - alpha ‖p‖ / ‖d‖ d, without the quotient if a norm is zero.
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizers.LAMB(alpha=0.1).setup(link).update(lambda: F.sum(link() ** 2))
@@ -85,7 +85,7 @@ class LAMB(GradientMethod):
         alpha: learning rate: the length of a step relative to the norm of the parameter.
         beta1, beta2: decay rates of m and v.
         eps: added to the divisor.
-        weight_decay_rate: decoupled weight decay.
+        weight_decay_rate: the factor of p in d.
 
     See Y. You et al., Large batch optimization for deep learning: training BERT in 76 minutes,
     ICLR 2020.

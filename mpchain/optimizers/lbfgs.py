@@ -220,11 +220,12 @@ class LBFGS(Optimizer):
         return -q
 
     def serialize(self, serializer: AbstractSerializer) -> None:
-        """Saves or restores the counters and the steps that estimate the curvature."""
+        """Saves or restores the counters, and the steps and changes of the gradient that estimate
+        the curvature."""
         self._check_set_up("serialize")
         self.t = serializer("t", self.t)
         self.epoch = serializer("epoch", self.epoch)
-        # when loading, the shapes are known only from the file
+        # The file alone has the shapes of these arrays.
         loads = isinstance(serializer, Deserializer)
         self._steps = serializer("steps", None if loads else self._steps)
         self._changes = serializer("changes", None if loads else self._changes)
@@ -236,7 +237,8 @@ def _flat(arrays):
 
 def _search(at, x, value, gradient, direction, first):
     """Returns the point, the loss and the gradient of a step that meets the strong Wolfe
-    conditions. If no such step is found, returns those of a step to a smaller loss, or None."""
+    conditions. If no such step is found, returns those of a step to a smaller loss, or None if
+    there is none."""
     slope = gradient @ direction
     if not slope < 0:
         return None

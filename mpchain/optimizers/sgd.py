@@ -196,7 +196,7 @@ class SGDW(GradientMethod):
     Args:
         lr: learning rate.
         momentum: decay rate of the velocity v; 0 means plain gradient descent.
-        eta: factor of the whole step, including weight decay.
+        eta: factor of ``lr`` and of the weight decay.
         weight_decay_rate: decoupled weight decay.
 
     See I. Loshchilov and F. Hutter, Decoupled weight decay regularization, ICLR 2019, algorithm 1.
@@ -234,8 +234,8 @@ class LionRule(UpdateRule):
 
 
 class Lion(GradientMethod):
-    """Lion: takes steps along the sign of a momentum, so that all elements change by the same
-    amount.
+    """Lion: takes steps along the sign of a momentum, so that, without weight decay, all elements
+    change by the same amount.
 
     p ← p - lr (sign(beta1 m + (1 - beta1) g) + weight_decay_rate p), and then
     m ← beta2 m + (1 - beta2) g. Compared with Adam, Lion needs half of the state, a learning rate
