@@ -34,7 +34,7 @@ class Maxout(Chain):
         out_size: number of output features.
         pool_size: number of maps per output.
         initialW: initializer, number or array (out_size, pool_size, in_size) of the weights; None
-            is LeCunNormal.
+            means LeCunNormal.
         initial_bias: initializer, number or array (out_size, pool_size); None means no bias.
 
     Attributes:

@@ -16,8 +16,8 @@ from mpchain.variable import Parameter, Variable
 class LoRA(Chain):
     """Low-rank adapter of a :class:`Linear`: y = x W^T + b + (alpha / rank) x A^T B^T.
 
-    A and B are trained, and W and b are frozen. B is initially zero, so that the adapter has no
-    effect at first.
+    A and B are trained; W and b are frozen unless ``train_base`` is True. B is initially zero, so
+    that the adapter has no effect at first.
 
         >>> model = mpchain.Sequential(L.Linear(8, 16), F.relu, L.Linear(16, 4))
         >>> adapters = L.LoRA.insert(model, rank=2)  # then set an optimizer up and train
@@ -40,7 +40,7 @@ class LoRA(Chain):
         is_merged (bool): whether the weights of ``base`` contain the update, persistent.
 
     Raises:
-        TypeError: ``base`` is not a Linear.
+        TypeError: ``base`` is not a Linear; its subclasses are refused, too.
 
     See E. J. Hu et al., LoRA: low-rank adaptation of large language models, ICLR 2022.
     """
@@ -167,7 +167,7 @@ class LoRA(Chain):
 
 
 def _below(model):
-    """Maps the path of each link below a model to its parent and the link."""
+    """Returns a dict from the path of each link below a model to the link's parent and the link."""
     links = dict(model.namedlinks())
     parents = {path: links[path.rpartition("/")[0] or "/"] for path in links if path != "/"}
     return {path: (parent, links[path]) for path, parent in parents.items()}

@@ -104,7 +104,8 @@ class Scale(Chain):
                 self.bias = Bias(axis, shape)
 
     def forward(self, *xs: Input) -> Variable:
-        """Returns the scaled x, with the shape of x: ``link(x)``, or ``link(x, W)``."""
+        """Returns the scaled x, plus the bias if there is one, with the shape of x: ``link(x)``, or
+        ``link(x, W)``."""
         y = F.scale(*_second_operand(self, "W", self.W, xs), self.axis)
         return self.bias(y) if self.bias_term else y
 

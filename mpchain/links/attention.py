@@ -146,8 +146,8 @@ def _is_plain(link):
 
 
 def _causal_mask(xp, n_queries, n_keys, mask):
-    """Returns the mask that is True where a query may attend to a key; the last query has the
-    position of the last key."""
+    """Returns the causal mask, combined with ``mask``: True where a query may attend to a key. The
+    last query has the position of the last key."""
     allowed = xp.arange(n_keys) <= xp.arange(n_queries)[:, None] + (n_keys - n_queries)
     return allowed if mask is None else allowed & converted(xp, as_array(mask))
 
@@ -189,8 +189,8 @@ class TransformerEncoderLayer(_TransformerLayer):
         hidden_size: number of hidden features of the feed-forward network; None means 4 size.
         dropout: dropout ratio of attention weights, hidden features, and outputs of sublayers.
         activation: function of the hidden features.
-        pre_norm: whether to normalize the inputs of sublayers, x + f(norm(x)), instead of the
-            sums, norm(x + f(x)), as in the paper.
+        pre_norm: whether to normalize the inputs of sublayers, x + f(norm(x)); the paper normalizes
+            the sums, norm(x + f(x)).
         normalization: a function that makes a normalization link for a number of features.
 
     Attributes:
@@ -299,7 +299,7 @@ class TransformerDecoderLayer(_TransformerLayer):
             x: Variable or array (B, L, size).
             source: Variable or array (B, S, size): the output of the encoder.
             mask: array of bool that broadcasts to (B, n_heads, L, L), for the self-attention; with
-                ``cache``, the last size is the number of positions in all calls.
+                ``cache``, the last size is the number of positions in all calls so far.
             source_mask: array of bool that broadcasts to (B, n_heads, L, S).
             is_causal: whether to mask later positions in the self-attention.
             cache: a dict, initially empty, for passing a sequence in several calls; see

@@ -34,7 +34,7 @@ class ExponentialMovingAverage(Chain):
     After each update of the optimizer, :meth:`update` moves each parameter of the copy by
     (1 - decay) of its distance to the original, and by more at first with ``warm_up``. Persistent
     values, such as the statistics of batch normalization, are copied. The optimizer's target is the
-    original link, which does not contain the average; the extension makes a trainer update the
+    original link, which does not contain the average; :meth:`extension` makes a trainer update the
     average and save it in snapshots.
 
         >>> model = L.Linear(3, 2)
@@ -56,7 +56,7 @@ class ExponentialMovingAverage(Chain):
         n_updates (int): the number of updates so far, persistent.
 
     Raises:
-        ValueError: ``decay`` is not between 0 and 1.
+        ValueError: ``decay`` is below 0, or not below 1.
 
     See B. T. Polyak and A. B. Juditsky, Acceleration of stochastic approximation by averaging,
     1992; for the correction, D. P. Kingma and J. Ba, Adam, ICLR 2015, section 3.
@@ -76,7 +76,7 @@ class ExponentialMovingAverage(Chain):
         with self.init_scope():
             self.average = link.copy("copy")
         self.average.cleargrads()
-        # the link is assigned outside of init_scope, so that it is not a child
+        # The link is assigned outside of init_scope, so that it is not a child.
         self._followed = link
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

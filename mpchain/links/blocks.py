@@ -25,7 +25,7 @@ class Highway(Chain):
         in_out_size: number of features of input and output.
         nobias: whether to omit the biases.
         activate: activation function of the plain map.
-        init_Wh, init_Wt: initializers, numbers or arrays (in_out_size, in_out_size); None is
+        init_Wh, init_Wt: initializers, numbers or arrays (in_out_size, in_out_size); None means
             LeCunNormal.
         init_bh, init_bt: initializers, numbers or arrays (in_out_size,); None means zeros.
 
@@ -203,7 +203,7 @@ class InceptionBN(Chain):
             normalization after each convolution.
 
     Raises:
-        ValueError: ``pooltype`` is invalid, or the 1 x 1 branch is combined with a stride.
+        ValueError: ``pooltype`` is invalid, or ``stride`` is not 1 although ``out1`` is not 0.
 
     See S. Ioffe and C. Szegedy, Batch normalization, ICML 2015.
     """
@@ -245,8 +245,8 @@ class InceptionBN(Chain):
                 self._add("poolp", in_channels, proj_pool, 1)
 
     def _add(self, name, in_channels, out_channels, ksize, stride=1):
-        """Adds a convolution, padded to keep the size (up to its stride), and the batch
-        normalization after it."""
+        """Adds a convolution, with padding that keeps the image size if ``stride`` is 1, and the
+        batch normalization after it."""
         initialW, dtype = self._initial
         window = ksize, stride, ksize // 2
         initialW = get_initializer(initialW, dtype)

@@ -20,8 +20,8 @@ class _Windowed(Link):
         ndim: number of spatial axes.
         channels: the numbers of input and output channels.
         ksize: size of the windows; if it is None, ``channels`` are out_channels and ksize.
-        bias: ``nobias`` and ``initial_bias``.
         initialW: initializer, number or array of the weights.
+        bias: ``nobias`` and ``initial_bias``.
         groups: number of groups of channels.
         window: further sizes per spatial axis: stride, pad, dilate, outsize.
     """

@@ -62,7 +62,8 @@ class BinaryHierarchicalSoftmax(Link):
 
     Each inner node has a vector w. The left child has the probability sigmoid(w . x), and the right
     child sigmoid(-w . x); the probability of a label is the product along its path. The time for a
-    sample is proportional to the length of this path, not to the number of labels.
+    batch is proportional to the length of the longest path of its labels, not to the number of
+    labels in the tree.
 
         >>> tree = L.BinaryHierarchicalSoftmax.create_huffman_tree({0: 5, 1: 3, 2: 1})
         >>> loss = L.BinaryHierarchicalSoftmax(4, tree)
@@ -105,7 +106,7 @@ class BinaryHierarchicalSoftmax(Link):
             word_counts: number of occurrences by label (int).
 
         Returns:
-            nested pairs (tuples) with labels as leaves.
+            Nested pairs (tuples) with labels as leaves.
 
         Raises:
             ValueError: ``word_counts`` is empty.

@@ -40,8 +40,8 @@ class Dropout(Link):
         self.ratio = ratio
 
     def forward(self, x: Input) -> Variable:
-        """Sets random elements of x, of any shape, to zero if ``config.train`` is True; the result
-        has the shape of x."""
+        """Applies dropout to x, of any shape, if ``config.train`` is True; the result has the shape
+        of x."""
         return F.dropout(x, self.ratio)
 
 

@@ -172,8 +172,8 @@ class BatchRenormalization(BatchNormalization):
         size: shape of the parameters.
         rmax: upper limit of the scale correction, at least 1.
         dmax: upper limit of the shift correction, at least 0.
-        decay: weight of the old moving averages. The other arguments and the attributes are the
-            same as for :class:`BatchNormalization`.
+        decay: weight of the old moving averages. The other arguments (there is no ``axis``) and the
+            attributes are the same as for :class:`BatchNormalization`.
 
     Raises:
         TypeError: ``size`` is None.
@@ -408,7 +408,8 @@ class RMSNormalization(_SampleNormalization):
 
 
 class _ChannelNormalization(_SampleNormalization):
-    """Base: scale and shift of channels, float32 under mixed16."""
+    """Base of links with a scale and a shift for each channel, which are float32 if
+    ``config.dtype`` is mixed16."""
 
     def __init__(
         self,

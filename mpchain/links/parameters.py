@@ -24,8 +24,8 @@ def bias_parameter(nobias: bool, initial_bias: InitialValue, size: int | None = 
 
 
 def layer_sizes(link: Link, in_size: int | None, out_size: int | None) -> tuple[int | None, int]:
-    """Returns the sizes of a layer after checks. If ``out_size`` is None, the first size is
-    ``out_size``.
+    """Returns the input and output sizes of a layer after checks. If ``out_size`` is None,
+    ``in_size`` is the output size, and the input size is None.
 
     >>> layer_sizes(L.Linear(3, 2), 4, None)
     (None, 4)

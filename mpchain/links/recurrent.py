@@ -30,7 +30,7 @@ class _Interleaved(Initializer):
 
 
 class _Quarters(Initializer):
-    """An initializer that fills each quarter of the rows by the same initializer."""
+    """An initializer that fills each quarter of the rows with the same initializer."""
 
     def __init__(self, initial) -> None:
         self.initializer = get_initializer(initial)

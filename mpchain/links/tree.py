@@ -42,8 +42,8 @@ class _TreeLSTM(Chain):
 class ChildSumTreeLSTM(_TreeLSTM):
     """Child-sum tree LSTM, for any number of children: :func:`mpchain.functions.tree_lstm`.
 
-    The input, the input gate and the output gate depend on the sum of the children's outputs; the
-    forget gate of each child depends on the output of this child.
+    Besides x, the values a, i and o of the function depend on the sum of the children's outputs,
+    and f of each child depends on the output of this child.
 
         >>> cell, x = L.ChildSumTreeLSTM(3, 5), np.ones((2, 3), np.float32)
         >>> c, h = cell(x)  # a leaf
@@ -150,7 +150,7 @@ class NaryTreeLSTM(_TreeLSTM):
             tuple: memory and output, Variables (N, out_size).
 
         Raises:
-            InvalidType: the number of children is not ``n_ary``.
+            InvalidType: the number of inputs is not 2 ``n_ary`` + 1.
             ValueError: all inputs are None.
         """
         cs, hs, gates = self._states(cshsx)

@@ -190,7 +190,7 @@ def fast_checksums() -> Iterator[None]:
 
 
 _replaced_lock = threading.Lock()
-_replaced: list[Any] = []  # the original function of zipfile
+_replaced: list[Any] = []  # the first element is the original function of zipfile
 
 
 @functools.cache

@@ -20,7 +20,7 @@ def check_generator_state(state: dict[str, Any]) -> None:
 
     Raises:
         SerializationError: ``state`` is not a state, or its position is outside the buffer.
-        Exception: NumPy's error if it cannot use the state.
+        Exception: an entry of ``state`` is missing, or NumPy cannot use the state.
 
     Example:
         >>> check_generator_state(np.random.default_rng(0).bit_generator.state)

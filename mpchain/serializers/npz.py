@@ -49,7 +49,7 @@ class DictionarySerializer(Serializer):
 
     Args:
         target: the dictionary to fill with ``'path/of/the/value': array``; None makes a new
-            dictionary. Arrays are not copied.
+            dictionary. Host arrays are not copied.
         path: prefix of the names.
 
     Example:
@@ -300,7 +300,8 @@ def open_npz(file: files.File, path: str = "", maps: bool = False) -> Iterator[S
         A mapping of names to arrays.
 
     Raises:
-        DamagedFileError: the list of arrays is damaged; the message names the file.
+        DamagedFileError: the file is not an .npz file, or its list of arrays is damaged; the
+            message names the file.
     """
     with files.open_file(file) as opened:
         name = files.name_of(opened)

@@ -2,9 +2,8 @@
 
 The library safetensors neither verifies checksums nor loads bfloat16 into NumPy, so this module
 reads and writes the format itself. The header's metadata has checksums of the header and of each
-array, which other readers ignore. Files of other programs have no checksums, and
-can be loaded as well.
-Format: https://github.com/huggingface/safetensors
+array, which other readers ignore. Files of other programs have no checksums, and can be loaded as
+well. Format: https://github.com/huggingface/safetensors
 """
 
 import json

@@ -2,8 +2,9 @@
 
 A sealed file begins and ends with the same block of 512 bytes, which has the position and the
 checksum of a table. The table, which stands before the last block, has a checksum of the bytes of
-each array and a checksum of all other bytes. The format of the file must allow both blocks: HDF5
-lets a "user block" precede a file, and ignores bytes after the file.
+each array, and a checksum of all other bytes between the first block and the table. The format of
+the file must allow both blocks: HDF5 lets a "user block" precede a file, and ignores bytes after
+the file.
 """
 
 import json

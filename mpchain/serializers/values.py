@@ -14,7 +14,7 @@ NONE_DTYPE = np.dtype([("None", "?")])
 """None is stored as an empty array of this dtype."""
 
 _BFLOAT16 = np.dtype([("bfloat16", "<u2")])
-"""bfloat16, which the formats lack, is stored as integers in a field of this name."""
+"""The stored dtype of bfloat16, which .npz and HDF5 files lack: integers in a field of this name."""
 
 
 def to_array(key: str, value: object) -> Array:
@@ -125,8 +125,8 @@ def from_array(key: str, array: Array, value: Any) -> Any:
         key: the name of the value, for messages.
         array: the stored array. If it represents None, the result is None.
         value: the current value. An array or variable is overwritten in place; a scalar, string,
-            list or tuple determines the type of the result; for None the result is a copy of the
-            array.
+            list or tuple determines the type of the result, except that an int may become a float
+            or complex; for None the result is a copy of the array.
 
     Raises:
         SerializationError: the stored array does not match the current value.
@@ -154,7 +154,8 @@ def from_array(key: str, array: Array, value: Any) -> Any:
 
 
 def misfit(key: str, shape: tuple[int, ...], dtype: np.dtype, value: Any) -> str | None:
-    """Returns the reason why a stored array with a shape and dtype cannot restore a value, or None.
+    """Returns the reason why a stored array with a shape and dtype cannot restore a value; None if
+    it can.
 
     Args:
         key: the name of the value, for the message.

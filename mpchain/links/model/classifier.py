@@ -24,7 +24,8 @@ class Classifier(Chain):
         label_key: the argument with the labels: a position (int) or a name (str).
 
     Attributes:
-        y, loss, accuracy (Variable): predictions, loss and accuracy of the latest call.
+        y, loss, accuracy (Variable): predictions, loss and accuracy of the latest call; None if not
+            computed.
         compute_accuracy (bool): whether to compute the accuracy.
 
     Raises:

@@ -36,7 +36,7 @@ def prepare_image(image: object, size: tuple[int, int] | None, mean: Sequence[fl
 
     Raises:
         ImportError: resizing needs pillow, which is not installed.
-        TypeError: ``image`` is not an image.
+        TypeError: ``image`` is neither a PIL image nor an array of such a shape.
     """
     pixels = _pixels(image)
     if size is not None and pixels.shape[1::-1] != tuple(size):
@@ -163,7 +163,7 @@ class VisionModel(Chain):
 
         Args:
             images: images, see ``prepare``.
-            layers: names of the layers to return; None means the last feature layer.
+            layers: names of the layers to return; None means :attr:`default_extracted`.
             size: width and height to resize to; None keeps the sizes.
 
         Returns:
@@ -213,7 +213,7 @@ class VisionModel(Chain):
         Raises:
             ValueError: the file belongs to another network.
         """
-        # the type is Any because subclasses accept more arguments than the base class
+        # The type is Any because subclasses accept more arguments than the base class.
         make: Any = cls
         convert_caffemodel(make(None), path_caffemodel, path_npz)
 
