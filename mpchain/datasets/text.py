@@ -33,7 +33,7 @@ class TextDataset(DatasetMixin):
     Args:
         paths: path of a file, whose lines are the examples (str); or a list of paths of files with
             the same number of lines, so that an example is a tuple of str.
-        encoding, errors, newline: see :func:`open`; each may be a list with one entry for each file.
+        encoding, errors, newline: see :func:`open`; each may be a list with one entry per file.
         filter_func: function of one line of each file that returns whether to keep the example.
 
     Raises:

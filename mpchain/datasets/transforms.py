@@ -116,7 +116,7 @@ class RandomResizedCrop:
     Args:
         size: (height, width) of the result in pixels, or one number for both.
         scale: least and greatest share of the image's area.
-        ratio: least and greatest ratio of width to height; the ratio's logarithm is drawn uniformly.
+        ratio: least and greatest ratio of width to height; its logarithm is drawn uniformly.
 
     Example:
         >>> RandomResizedCrop(4)(np.zeros((3, 9, 9), np.float32), np.random.default_rng(0)).shape

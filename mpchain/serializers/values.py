@@ -14,7 +14,7 @@ NONE_DTYPE = np.dtype([("None", "?")])
 """None is stored as an empty array of this dtype."""
 
 _BFLOAT16 = np.dtype([("bfloat16", "<u2")])
-"""The stored dtype of bfloat16, which .npz and HDF5 files lack: integers in a field of this name."""
+"""The stored dtype of bfloat16, which .npz and HDF5 files lack: a field of integers."""
 
 
 def to_array(key: str, value: object) -> Array:
