@@ -1,7 +1,7 @@
 """Compares mpchain with PyTorch, JAX and Chainer on training steps, files and data.
 
 Run ``python -m tests.benchmarks.compare [NAME ...]``. Each workload runs in one process per
-library, in turns: with one thread, CPU time is measured; with two, wall time. If a workload's step
+variant, in turns: with one thread, CPU time is measured; with two, wall time. If a workload's step
 returns a loss, the losses of the first two steps must agree. These variants are measured:
 
 * ``mpchain``, and ``captured``: the same step after ``mpchain.capture``;
@@ -12,7 +12,7 @@ returns a loss, the losses of the first two steps must agree. These variants are
 ``--ranks`` adds the times of two ranks (see :mod:`tests.benchmarks.two_ranks`), and ``--out
 RESULTS.md`` writes the tables with the machine and the date. On some workloads, the operations
 of PyTorch's matrix products and convolutions are also counted: a share is the part of the machine's
-peak of products that a step reached.
+peak of products that mpchain's step reached.
 """
 
 import argparse
@@ -269,7 +269,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, help="a Markdown file to write")
     args = parser.parse_args()
     for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
-        os.environ.pop(name, None)  # these variables would select kernels for another processor
+        os.environ.pop(name, None)  # these variables would change OpenBLAS's kernels
     if unknown := set(args.names) - set(WORKLOADS):
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
     modules = [m for m in ("mpchain", "torch", "jax", "numpy") if importlib.util.find_spec(m)]

@@ -3,8 +3,8 @@
 ``python -m tests.benchmarks.count_exchange`` starts two ranks. They alternate steps with a loss
 that divides by its number of labels, which the ranks sum, and with a loss that divides by the
 number of samples, which they need not sum. The program prints the median time of each step, and the
-time of the fastest hundredth, which other programs disturb least; and the same for the message
-alone, and for one process, which sends none.
+time of the fastest hundredth, which other programs disturb least; then the same for the message
+alone, and the difference between the two steps in one process, which sends no message.
 """
 
 import argparse

@@ -65,7 +65,7 @@ class Elastic:
         self.state.keep, comm.elasticity._notices = timed_keep, timed_notices
 
     def train(self, *, is_elastic):
-        """Returns the times of the steps of a block, in seconds."""
+        """Runs a block of steps, and returns the seconds of each."""
         elasticity, detectors = self.comm.elasticity, losses.detectors[:]
         if not is_elastic:
             losses.detectors.clear()

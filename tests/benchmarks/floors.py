@@ -2,12 +2,12 @@
 
     python -m tests.benchmarks.floors [NAME ...] [--out FILE]
 
-No program that computes the same products takes less than this floor on this processor. A step of
-PyTorch's program is recorded; then its matrix products, convolutions and attention are computed
-again on the same arrays, each by the faster of PyTorch (oneDNN) and NumPy's BLAS. Recurrent layers
-count by their products alone. Floor, mpchain and PyTorch take turns in this process, on one thread
-by CPU time; the medians are compared. Our convolutions by tiles multiply less often, so they may
-take less than their floor.
+This floor is about the least time of a program that computes the same products on this processor.
+A step of PyTorch's program is recorded; then its matrix products, convolutions and attention are
+computed again by PyTorch (oneDNN), or float32 products by NumPy's BLAS where it is faster.
+Recurrent layers count by their products alone. Floor, mpchain and PyTorch take turns in this
+process, on one thread by CPU time; the medians are compared. Our convolutions by tiles multiply
+less often, so they may take less than their floor.
 """
 
 import argparse
@@ -66,7 +66,8 @@ def _products_of_layer(torch, name, x, W, R):
 
 
 def _fastest(torch, name, func, args, kwargs):
-    """Returns a function that computes one operation by the faster library."""
+    """Returns a function that computes one operation: a float32 product by the faster library, any
+    other operation by PyTorch."""
 
     def theirs():
         with torch.no_grad():

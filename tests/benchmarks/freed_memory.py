@@ -1,4 +1,4 @@
-"""Measures steps with and without ``mpchain.keep_freed_memory``, which imports do not call.
+"""Measures steps with and without ``mpchain.keep_freed_memory``.
 
 Run with ``python -m tests.benchmarks.freed_memory``. It prints the medians and their ratio.
 """

@@ -5,7 +5,7 @@
     python -m tests.benchmarks.functions --threads 2 --out FILE
 
 Both libraries run in this process, by turns, and the least time of each counts: CPU time on one
-thread, wall time on more, where the machine must be quiet. The values of both are compared first.
+thread, wall time on more, for which the machine must be quiet. Values are compared first.
 A row is a function at one size; ``forward`` takes arrays that need no gradient, ``backward`` is
 forward and backward. The worst come first; the last lines count rows above 1.1 for each size.
 """
@@ -28,8 +28,8 @@ TURNS, TURN = 12, 0.004  # the number of turns, and the seconds of a turn
 
 
 class Row(NamedTuple):
-    """A function: mpchain's and PyTorch's take ``shapes(size)`` arrays between ``low`` and
-    ``high``."""
+    """A function of mpchain and of PyTorch, which takes arrays of ``shapes(size)`` with values
+    between ``low`` and ``high``."""
 
     name: str
     ours: Callable
@@ -340,8 +340,8 @@ def _backward_theirs(torch, function, arrays):
 
 
 def measure(row: Row, size: int, lib: Any, torch: Any, clock: Callable, turns: int) -> list[tuple]:
-    """Returns (pass, mpchain's seconds, PyTorch's seconds) for a function at a size, after
-    comparing the values."""
+    """Returns (pass, mpchain's seconds, PyTorch's seconds) for both passes of a function at a size,
+    after comparing values and gradients."""
     random = np.random.default_rng(0)
     arrays = [random.uniform(row.low, row.high, s).astype("f") for s in row.shapes(size)]
     tensors = [torch.from_numpy(x) for x in arrays]

@@ -6,7 +6,7 @@ bytes are counted in a whole step of full size on the double of CuPy; PyTorch's 
 operations that it dispatches (``tests/benchmarks/paper/theirs.py``).
 ``tests/benchmarks/paper/card.py`` has the constants and their sources. The time of a step is the
 longer of the host's and the GPU's time, and that of a captured step is the time of its graph. On
-the GPU, a kernel takes the longer of the times for its bytes and its operations, and a launch.
+the GPU, a kernel takes the time of a launch and the longer of the times for bytes and operations.
 """
 
 import argparse
@@ -25,11 +25,11 @@ TARGETS = {
 }
 """Maps a model to the limit of mpchain's time divided by PyTorch's."""
 CAPTURED = "MLP", "LSTM"
-"""Models whose steps mpchain captures; PyTorch runs all models eagerly, as its users do."""
+"""Models whose steps mpchain captures; PyTorch runs all models eagerly."""
 
 
 def show_kernels(step, n=15):
-    """Prints the longest kernels."""
+    """Prints the names of kernels that take the most time in all."""
     rows = collections.defaultdict(lambda: [0, 0.0, 0.0])
     for kernel in step.kernels:
         row = rows[kernel.name]

@@ -1,7 +1,7 @@
-"""Measures groups of processes in turns: each group does the same work, with another library.
+"""Measures groups of processes in turns: each group does the same work, in its own way.
 
 A busy machine changes from minute to minute. So all groups exist at the same time and take turns,
-and the median of the ratios within a round counts.
+and the median of the ratios within the rounds counts.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ class Group:
         return variables | {"MASTER_ADDR": "localhost", "MASTER_PORT": str(PORT_OF_TORCH)}
 
     def run(self, repetitions):
-        """Returns the seconds of one step of the slowest process."""
+        """Runs steps, and returns the seconds of one step of the slowest process."""
         for connection in self._connections:
             connection.send(repetitions)
         seconds = max(connection.recv() for connection in self._connections)

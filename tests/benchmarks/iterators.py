@@ -1,9 +1,9 @@
 """Measures an epoch of batches of 60,000 examples (28x28 pixels and a label), shuffled, as arrays.
 
-Run with ``python -m tests.benchmarks.iterators``. The program compares mpchain's iterators with
-``concat_examples`` and PyTorch's ``DataLoader``, in turns, in wall-clock time, without and with two
-workers, which are started before the first measured epoch. It prints medians of an epoch in
-milliseconds, ratios to PyTorch's, and the largest ratio in a round of turns.
+Run with ``python -m tests.benchmarks.iterators``. The program compares mpchain's iterators, whose
+batches ``concat_examples`` joins, and PyTorch's ``DataLoader``, in turns, in wall-clock time,
+without and with two workers, which are started before the first measured epoch. It prints medians
+of an epoch in milliseconds, ratios to PyTorch's, and the largest ratio in a round of turns.
 """
 
 import argparse

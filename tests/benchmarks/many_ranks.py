@@ -1,13 +1,12 @@
 """Measures 4 to 64 ranks of one host: start, setup, memory, messages and Python calls of each rank.
 
-``python -m tests.benchmarks.many_ranks`` starts ranks by mpchain-launch, most of which have no core
-of their own. They train a small network for 20 steps with the default communicator, and end. For
-each number of ranks, the program prints these times: until all ranks had imported mpchain and
-initialized MPI, for making communicator and optimizer and the first step, for a step, and until the
-command returned. It also prints the largest of all ranks' private memory, alone and with the share
-of shared memory, of their messages (all MPI calls of the main thread that communicate) until the
-end of the first step and in each later step, and of their Python calls in a step, including C
-functions (medians over the steps).
+``python -m tests.benchmarks.many_ranks`` starts ranks by mpchain-launch. They train a small network
+for 20 steps with the default communicator, and end. For each number of ranks, the program prints
+these times: until all ranks had imported mpchain and initialized MPI, for making communicator and
+optimizer and the first step, for a step, and until the command returned. It also prints the largest
+of all ranks' private memory, alone and with the share of shared memory, of their messages (all MPI
+calls of the main thread that communicate) until the end of the first step and in each later step,
+and of their Python calls in a step, including C functions (medians over the steps).
 """
 
 import argparse
@@ -28,7 +27,7 @@ BATCH = 64 * 4
 
 
 def rank(begin: float, folder: str) -> None:
-    """Runs on each rank, and writes the results into a file."""
+    """Runs on each rank, and writes its results into a file."""
     import numpy as np
     from mpi4py import MPI
 

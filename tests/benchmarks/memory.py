@@ -1,7 +1,7 @@
 """Measures the peak memory of backward through a 50-layer MLP, against Chainer and PyTorch.
 
-Run with ``python -m tests.benchmarks.memory``. Each library trains one step in a separate process;
-the program prints by how much this step raised the process's largest resident size. Every layer
+Run with ``python -m tests.benchmarks.memory``. Each library runs forward and backward in a separate
+process; the program prints by how much this raised the process's largest resident size. Every layer
 keeps a batch of 2,000 by 500 numbers, so that activations outweigh weights and libraries.
 """
 
@@ -61,7 +61,7 @@ print(peak() - before)
 
 
 def measure(library):
-    """Returns the number of megabytes by which a step raises the peak."""
+    """Returns the number of megabytes by which forward and backward raise the peak."""
     code = _MEASURED + _STEP[library] + _MAIN
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [interpreter(library), "-c", code]

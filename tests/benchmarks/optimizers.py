@@ -1,6 +1,6 @@
 """Measures updates of whole models with given gradients: mpchain's optimizers and PyTorch's.
 
-Run with ``python -m tests.benchmarks.optimizers``. The column ``alone`` shows mpchain's time if it
+Run with ``python -m tests.benchmarks.optimizers``. The line ``alone`` shows mpchain's time if it
 updates each parameter separately, without compiled loops. PyTorch has three variants: the default
 (``torch``), ``foreach`` and ``fused``. Compiled loops are used if numba is installed.
 """

@@ -2,9 +2,9 @@
 backward.
 
 Run with ``python -m tests.benchmarks.overhead``. The arrays, (32, 32) in float32, are so small that
-a NumPy call takes about a microsecond, so the measured time is what each library adds. There are
-two chains, because the mix of operations matters: one with ten operations (arithmetic between
-arrays and with constants, and activations), and one with five, in which activations, whose
+a NumPy call takes about a microsecond, so most of the measured time is what each library adds.
+There are two chains, because the mix of operations matters: one with ten operations (arithmetic
+between arrays and with constants, and activations), and one with five, in which activations, whose
 computation is NumPy's or PyTorch's own and no overhead, have more weight.
 """
 

@@ -4,9 +4,9 @@
 layers (8 sequences of 128) and a small MLP in one process with one thread, alternately with and
 without a record, and prints the ratio of the medians. This ratio is lost in noise on a machine with
 other work, so the program also prints the recorder's time in a step, as a share of the median
-without it. It also prints the size of a line, and for how much of the parameters each line has
-fingerprints. Its exit code is 1 if the recorder takes more than 2 % of a step of ResNet-18 or the
-transformer, or a line is longer than 1000 bytes.
+without it. It also prints the size of the longest line, and the mean number of pieces of parameters
+that have fingerprints in a line. Its exit code is 1 if the recorder takes more than 2 % of a step
+of ResNet-18 or the transformer, or a line is longer than 1000 bytes.
 """
 
 import argparse

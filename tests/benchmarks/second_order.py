@@ -26,7 +26,7 @@ VARIANTS = {
     "torch.compile": ("torch", "common.compiled = lib.compile"),
     "jax": ("jax", ""),
 }
-LONGEST_TURN = 0.2  # the longest turn in seconds
+LONGEST_TURN = 0.2  # the longest turn in seconds, unless one step takes longer
 
 
 def _text(variant, name, threads):

@@ -1,4 +1,4 @@
-"""Training steps of two ranks with one thread each: mpchain, PyTorch's DDP (gloo) and ChainerMN.
+"""Measures steps of two ranks with one thread each: mpchain, PyTorch's DDP (gloo) and ChainerMN.
 
 ``python -m tests.benchmarks.steps [MODEL ...]`` measures by turns, for an MLP of 2.8 million
 parameters, a ResNet-50 at 64x64, and an LSTM language model, both by NStepLSTM and by layers of 650

@@ -4,7 +4,8 @@
     python -m tests.benchmarks.thresholds loop product --times 9
 
 For each number and several sizes it prints the time of the variant that is faster from the number
-on, and that of the other one. The number should be the size at which the quotient falls below 1.
+on (for ``few_rows``, within the range), and that of the other one. The number should be the size at
+which the quotient falls below 1.
 Both variants run alternately, and the least time of each counts.
 """
 

@@ -2,8 +2,7 @@
 
 ``python -m tests.benchmarks.two_ranks [ROUNDS]`` prints a table; ``tests.benchmarks.compare
 --ranks`` adds it to the table of the other workloads. The program also compares the throughput of
-two ranks with that of two processes without communication, and of four ranks with that of two:
-there are more ranks than cores.
+two ranks with that of two processes without communication, and of four ranks with that of two.
 """
 
 import statistics

@@ -1,7 +1,7 @@
 """Runs as one process of a group that :mod:`tests.benchmarks.groups` measures, under any Python.
 
 The process connects to the measuring process, receives a Python text that defines ``step()``, and
-repeats the step on request. Meanwhile it waits without using a core, unlike MPI's own waiting.
+repeats the step on request. Between requests it waits without using a core, unlike MPI.
 """
 
 import multiprocessing.connection

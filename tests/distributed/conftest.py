@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_generate_tests(metafunc):
-    """Adds a variant on GPUs to the tests of a file with ``ON_GPUS = True``."""
+    """Adds a variant on GPUs to the tests with ``comm`` of a file that has ``ON_GPUS = True``."""
     if "comm" in metafunc.fixturenames and getattr(metafunc.module, "ON_GPUS", False):
         gpus = pytest.param("gpus", marks=pytest.mark.gpu)
         metafunc.parametrize("comm", ["host", gpus], indirect=True)
@@ -62,8 +62,8 @@ def _all_gpus(binding):
 
 @pytest.fixture
 def comm(request):
-    """Returns the communicator of all ranks. Under mpirun it is an MPI communicator, even with one
-    rank."""
+    """Returns the communicator of all ranks. On the host, under mpirun, it is an MPI communicator,
+    even with one rank."""
     if getattr(request, "param", "host") == "host":
         yield _all_ranks() if ranks.MARK in os.environ else create_communicator()
         return
@@ -96,8 +96,7 @@ LIMITS = {
 
 @pytest.fixture
 def set_limits(monkeypatch):
-    """Returns a function that sets sizes, by name, from which on ranks communicate in another
-    way."""
+    """Returns a function that sets limits of communication, by their names in ``LIMITS``."""
 
     def set_limits(**values):
         for name, value in values.items():
@@ -119,7 +118,7 @@ def split_hosts(monkeypatch):
 
 @pytest.fixture
 def detect_losses():
-    """Returns a function that makes an object the detector of lost ranks until the test ends."""
+    """Returns a function that makes an object the only detector of lost ranks in the test."""
     before = losses.detectors[:]
 
     def detect_losses(detector):
@@ -131,7 +130,8 @@ def detect_losses():
 
 @pytest.fixture
 def note_calls(monkeypatch):
-    """Returns a function that records calls of methods; it returns a list of their arguments."""
+    """Returns a function that records calls of methods, and returns a list of their positional
+    arguments."""
 
     def note_calls(comm, *names):
         calls = []

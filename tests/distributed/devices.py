@@ -49,7 +49,7 @@ def on_device(x):
 
 
 def host(x):
-    """Copies an array, or arrays in tuples and lists, to the host."""
+    """Moves an array, or arrays in tuples and lists, to the host."""
     if isinstance(x, (tuple, list)):
         return [host(item) for item in x]
     return cuda.to_cpu(x) if cuda.is_gpu_array(x) else x

@@ -4,11 +4,11 @@
 ``tests/distributed/elastic_models.py`` on four ranks without losses, then 20 times with ranks that
 are killed or stopped: one, two at once, or one after the other, including rank 0. Some ranks end
 themselves, at moments drawn from those of the training without losses. Other ranks are killed by
-this process at any time, most often within MPI. Faults are drawn again if training ended before all
-of these ranks were lost. The program fails if losses, parameters or running averages differ by more
-than 1e-12, relative to the largest number of each array; with a reproducible communicator, if they
-differ at all, except for results of evaluators. With ``--nccl BINDING``, each rank has an imitated
-GPU, and the double of NCCL sums the gradients.
+this process at any time, most often within MPI. Faults are drawn again, a limited number of times,
+if ranks were not lost as planned. The program fails if losses, parameters or running averages
+differ by more than 1e-12, relative to the largest number of each array; with a reproducible
+communicator, if they differ at all, except for results of evaluators. With ``--nccl BINDING``, each
+rank has an imitated GPU, and the double of NCCL sums the gradients.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def train(model, folder, faults=(), *, nccl=None, spares=0, limit=_TIME_LIMIT):
         limit: number of seconds after which the job is ended.
 
     Raises:
-        RuntimeError: the job failed, or exceeded its time limit.
+        RuntimeError: the job failed, exceeded its time limit, or left processes behind.
     """
     n = str(N_RANKS + spares)
     command = [ranks._mpirun(), "-n", n, "--with-ft", "ulfm", sys.executable, "-m"]

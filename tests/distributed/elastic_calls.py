@@ -2,7 +2,8 @@
 
 ``python -m tests.distributed.elastic_calls CALL ...`` kills ranks of four, one after the other, at
 random moments while all ranks repeat one call. Each call must return the right result or raise an
-error, never a stale or other value. The program prints wrong results, and fails if there are any.
+error, never a stale or other value. The program prints wrong results, and fails if there are any or
+if the last rank does not finish.
 
 Each rank runs ``python -m tests.distributed.elastic_calls --rank CALL FOLDER N``.
 """
@@ -246,7 +247,7 @@ OF_MPI = [
     *("Allgather", "Allreduce", "Bcast", "Reduce", "bcast", "gather", "scatter", "alltoall"),
     *("Barrier", "Ibarrier", "Ibcast", "Iallreduce", "Isend", "isend"),
 ]
-"""Methods of MPI that elastic communicators use; tests show that they raise errors."""
+"""Methods of MPI that elastic communicators use; they must raise errors if a rank is lost."""
 
 TOGETHER = {"Irecv": "Isend", "issend": "isend", "improbe": "isend"}
 """Maps methods to the method above that also tries them."""
@@ -285,7 +286,8 @@ def call_until_one_is_left(name, folder, n):
 
 
 def lose_ranks_in(name, seed, n=1):
-    """Returns a text about wrong results, and whether the last rank finished."""
+    """Loses ranks in a call; returns a text about wrong results, and whether the last rank
+    finished."""
     draw = random.Random(f"{name} {seed} {n}")
     with tempfile.TemporaryDirectory() as folder:
         rank = ["tests.distributed.elastic_calls", "--rank", name, folder, str(n)]

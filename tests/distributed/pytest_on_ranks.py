@@ -35,7 +35,7 @@ class Ranks:
             arguments: The arguments of pytest.
 
         Returns:
-            The output to show if the run failed; empty if every rank passed at least one test.
+            The output to show if the run failed; empty if pytest succeeded on every rank.
         """
         if self._process is None:
             self._start()

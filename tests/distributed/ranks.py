@@ -93,8 +93,8 @@ def outputs_in(folder, n_ranks):
 
 
 def end(process):
-    """Ends mpirun and its ranks: first requests the end from mpirun, because only mpirun knows the
-    ranks."""
+    """Ends mpirun and its ranks, and returns mpirun's output; first requests the end from mpirun,
+    because only mpirun knows the ranks."""
     process.terminate()
     try:
         return process.communicate(timeout=5)[0]

@@ -1,4 +1,5 @@
-"""Tests synchronized batch normalization in first, second and third derivatives, on many ranks."""
+"""Tests synchronized batch normalization in first, second and third derivatives, on several
+ranks."""
 
 import pytest
 

@@ -130,5 +130,4 @@ def test_environment_variables(handle_by, name, value, expected):
 def test_a_communicator_of_several_ranks_installs_it(comm):
     if comm.size == 1:
         pytest.skip("needs two ranks, because one waits for no other")
-    # These tests run under mpi4py's runner, which wraps the hook in its own hook.
     assert type(sys.excepthook).__name__ == "_AbortAllRanks"

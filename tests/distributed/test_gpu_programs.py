@@ -20,8 +20,8 @@ pytestmark = [
 
 
 def run(n_ranks, *command, **environ):
-    """Runs a program on ranks that see the doubles; returns mpirun's status and the whole
-    output."""
+    """Runs a program on ranks that see the doubles; returns mpirun's status, the ranks' outputs,
+    and a report."""
     environ["PYTHONPATH"] = f"{ranks.ROOT}:{DOUBLES}"
     status, outputs, own_output = ranks.run(n_ranks, command, timeout=240, environ=environ)
     return status, outputs, ranks.report(status, outputs, own_output)

@@ -49,8 +49,7 @@ def test_one_trace_of_all_ranks(comm, folder, update):
 
 
 def _check_arrows(events, size):
-    """Checks that arrows lead from the rank that begins a bucket last to each other rank, within a
-    step."""
+    """Checks that arrows lead from a rank that begins a bucket to each other rank, within spans."""
     begun = [e for e in events if e["ph"] == "b"]
     starts, ends = [e for e in events if e["ph"] == "s"], [e for e in events if e["ph"] == "f"]
     assert len(starts) == len(ends) == len(begun) * (size - 1) // size

@@ -1,4 +1,4 @@
-"""Runs the files of this folder again on several ranks."""
+"""Runs the files of this folder whose tests use ``comm`` again on several ranks."""
 
 import contextlib
 import pathlib
@@ -33,8 +33,8 @@ def ranks_of():
         yield ranks_of
 
 
-# Plain pytest has run everything on one rank. On two ranks, these files run, on which the others
-# build: messages, their derivatives, and training, which averages gradients.
+# Plain pytest has run everything on one rank. On two ranks, it runs these files, which test what
+# others build on: messages, their derivatives, captured steps, and training.
 QUICK = {
     "communicators/test_mpi.py",
     "functions/test_communication.py",

@@ -1,4 +1,4 @@
-"""Calls NVRTC by ctypes, which compiles CUDA C for any GPU, without a GPU and without a driver.
+"""Calls NVRTC, which compiles CUDA C for any GPU, by ctypes, without a GPU and without a driver.
 
 The wheels nvidia-cuda-nvrtc and nvidia-cuda-runtime contain the compiler and its headers; CuPy's
 wheel contains CuPy's headers.

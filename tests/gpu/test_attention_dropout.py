@@ -34,7 +34,8 @@ def _generator(first=0, n=2, **options):
 
 
 def _derivatives(device, values, compute):
-    """Returns a function of query, key and value, its gradients, and gradients of these."""
+    """Returns the result of a function of query, key and value, its gradients, gradients of these,
+    and the gradients by ``backward``."""
     variables = [mpchain.Variable(x) for x in _send(device, *values)]
     y = compute(*variables)
     first = mpchain.grad([y * y], variables, enable_double_backprop=True)

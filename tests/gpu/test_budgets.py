@@ -119,7 +119,7 @@ _HALF = [
 def test_a_step_of_mixed_precision(name, most, scale, double):
     """The optimizer, with its float32 copies, needs one launch, which also removes the loss scale.
 
-    A dynamic scale takes some more, as many for any number of parameters.
+    A dynamic scale takes some more launches.
     """
     make_model, make_optimizer, (x, t), _ = CASES["perceptron"]
     with mpchain.using_config("dtype", getattr(mpchain, name)):
@@ -153,7 +153,6 @@ def test_layer_normalization_reads_half_precision_as_it_is(double):
 
 
 def test_dropout_of_nothing_launches_nothing(double):
-    """The call still takes its place in the sequence of draws."""
     x = mpchain.Variable(mpchain.get_device("@cupy:0").send(np.ones(8, np.float16)))
     double.reset()
     F.dropout(x, 0.0)

@@ -232,7 +232,7 @@ def test_the_configuration_chooses_the_plan(dtype, options, plan, library):
 
 @pytest.mark.parametrize("cores, right", [("auto", "fast"), ("never", "exact")])
 def test_engines_of_the_front_end_are_taken_only_if_asked_for(cores, right, library, monkeypatch):
-    """These engines declare no numerical notes, so that settings of precision would not apply."""
+    """Settings of precision do not apply to these engines, which declare no numerical notes."""
     library.python_engines = ["conv_sm100[TILE=128]", "conv_sm107"]
     arguments = _arguments("convolution_output", "large", np.float16)
     with mpchain.using_config("use_cudnn_tensor_core", cores):
@@ -574,7 +574,7 @@ def test_other_gpus_and_streams(library, double):
 
 
 def test_work_on_another_stream_has_no_order_with_the_arrays(library, double):
-    """The double notices a handle whose stream is not the arrays' stream."""
+    """The double notices that no event orders cuDNN's work after that of the arrays' stream."""
     import cupy
 
     arguments = _arguments("convolution_output", "2d")

@@ -1,4 +1,4 @@
-"""Tests the double of CuPy: each of its refusals, and that other results equal CuPy's."""
+"""Tests the double of CuPy: its refusals, its records and its results."""
 
 import copy
 import json

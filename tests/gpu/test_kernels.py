@@ -1,4 +1,4 @@
-"""Tests the number of launches that operations need with mpchain's own kernels on a GPU."""
+"""Tests the launches and results of operations with mpchain's own kernels on a GPU."""
 
 import numpy as np
 import pytest
@@ -294,7 +294,7 @@ def test_no_thread_adds_many_rows(n):
 @pytest.mark.parametrize("n_rows", [31, 32, 33, 63, 64, 65, 97, 300])
 @pytest.mark.parametrize("n", [1, 2, 3, 40])
 def test_sums_of_rows_at_the_ends_of_chunks(n_rows, n):
-    """Whole numbers: their sums have no rounding."""
+    """The rows have whole numbers, so that sums are not rounded."""
     random = np.random.RandomState(n_rows)
     rows, ids = random.randint(-9, 9, (n_rows, 2)).astype("f"), random.randint(0, n, n_rows)
     right = np.zeros((n, 2), "f")
@@ -361,7 +361,7 @@ def test_rows_that_are_too_far_apart_for_cublas_are_copied(turned, double, monke
 
 @pytest.mark.parametrize("function, n_launches", [(F.linear, 2), (F.matmul, 1)])
 def test_products_of_half_precision(function, n_launches, double):
-    """Products are not cast, but summed in single precision; in half precision, the sum would stop
+    """Arrays are not cast, but sums are in single precision; in half precision, the sum would stop
     at 2048."""
     send, ones = mpchain.get_device("@cupy:0").send, np.ones((1, 3000), np.float16)
     x, bias = send(ones), [send(ones[0, :1])] if n_launches == 2 else []

@@ -75,7 +75,7 @@ def test_ranks_tell_the_identities_of_their_gpus(communicator, monkeypatch):
 
 @pytest.mark.gpu
 def test_events_of_collectives_measure_no_time(communicator, monkeypatch):
-    """Events that do take twice as long."""
+    """Events that measure time take twice as long."""
     import cupy
 
     are_timing, begin = [], cupy.cuda.Event.__init__
@@ -91,7 +91,7 @@ def test_events_of_collectives_measure_no_time(communicator, monkeypatch):
 
 @pytest.mark.gpu
 def test_gradients_in_buckets_begin_at_multiples_of_16_bytes(communicator):
-    """NCCL sums arrays that begin elsewhere element by element. Small ones come last."""
+    """NCCL sums arrays that begin elsewhere element by element. Small gradients come last."""
     import cupy
 
     shapes = {"/b": (10,), "/W": (16, 10), "/c": (3,), "/V": (4, 4, 2)}

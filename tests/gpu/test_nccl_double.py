@@ -263,7 +263,7 @@ def test_abort_ends_a_wait(cupy, binding):
 
 
 def _refused(cupy, match, function):
-    """Checks that a call on one rank is refused, and that the fault is recorded with a reason."""
+    """Checks that a call on one rank is refused for a reason."""
     with pytest.raises(RuntimeError, match=match):
         on_ranks(cupy, function, n=1)
     cupy.double.reset()
@@ -421,7 +421,7 @@ def test_split(cupy):
 
 @pytest.fixture
 def one_gpu_for_two(cupy, monkeypatch):
-    """Lets three ranks use two GPUs."""
+    """Returns the options by which three ranks use two GPUs."""
     if cupy.cuda.runtime.getDeviceCount() < 2:
         pytest.skip("needs 2 GPUs")
     monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")

@@ -34,8 +34,8 @@ INSIDE = 2.5e-6
 call from Julia."""
 OURS, THEIRS = 12e-6, 10e-6 + INSIDE
 """Seconds of the host for a launch of an operation, its gradient's share included. PyTorch 2.13
-takes 230 us for the 22 operations of the MLP's step on arrays of two elements, on a Xeon that needs
-no launches; mpchain's are an estimate. Another host may take half of them."""
+takes 230 us for the 22 operations of the MLP's step on arrays of two elements, on a Xeon, without
+launches; mpchain's seconds are an estimate. Another host may take half of these times."""
 
 
 class Kernel(NamedTuple):

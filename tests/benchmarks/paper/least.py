@@ -1,10 +1,10 @@
 """The smallest possible number of bytes of a training step, operation by operation, in half
 precision.
 
-An operation reads each of its arrays once, and writes each once. A product includes its bias and
-the next function, and adds to an existing array; a batch normalization includes the next sum and
-ReLU. A normalization reads its input twice, because no kernel can keep an array of this size until
-its statistics are known; so does its gradient. Attention keeps no weights.
+An operation reads each of its inputs once, and writes each of its results once. A product includes
+its bias and the next function, and adds to an existing array; a batch normalization includes the
+next sum and ReLU. A batch normalization reads its input twice, because no kernel can keep an array
+of this size until its statistics are known; so does its gradient. Attention keeps no weights.
 """
 
 from collections import Counter

@@ -183,7 +183,7 @@ def gru_attention_ours(lib):
         return F.softmax_cross_entropy(out(F.concat(outputs, axis=0)), t)
 
     step = training_ours(lib, model, lib.optimizers.Adam(), loss_of, source, target)
-    for p in model[3].params():  # PyTorch fills three gates with the same values
+    for p in model[3].params():  # fill_gates gives the three gates the same values
         fill(np.split(p.array, 3))
     return step
 
@@ -236,7 +236,7 @@ def text_classifier_ours(lib):
 
 
 def text_classifier_pytorch(torch):
-    """Follows the published model, with amax; the gradient is dense, because Adam needs that."""
+    """Follows the published model, with amax; the embedding's gradient is dense, for Adam."""
     nn = torch.nn
     convolutions = nn.ModuleList(nn.Conv1d(64, 64, k) for k in (3, 4, 5))
     model = nn.ModuleList([nn.Embedding(5000, 64), convolutions, nn.Linear(192, 4)])

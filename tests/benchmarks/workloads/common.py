@@ -4,17 +4,17 @@ import numpy as np
 
 
 def captured(function):
-    """Returns the function; measurements of captured steps replace this by mpchain.capture."""
+    """Returns the function; measurements of captured steps capture it instead."""
     return function
 
 
 def compiled(module):
-    """Returns the module; measurements of torch.compile replace this function."""
+    """Returns the module or function; measurements replace this function by torch.compile."""
     return module
 
 
 def fill(arrays):
-    """Fills arrays of one shape with the same values in each library."""
+    """Fills arrays with values that depend only on their shapes."""
     for array in arrays:
         seed = sum((i + 1) * n for i, n in enumerate(array.shape))
         values = np.random.RandomState(seed).randn(*array.shape)
@@ -106,7 +106,7 @@ def training_pytorch(torch, params, make_optimizer, loss_of, *data, channels_las
 
 
 def lay_channels_last(torch, tensors):
-    """Changes the layout of images and filters to channels last, with which PyTorch computes
+    """Changes the layout of images and filters to channels last, with which PyTorch is often
     faster."""
     for x in tensors:
         if x.ndim == 4:

@@ -33,14 +33,14 @@ def _network(ops, params, x):
 
 
 def force(ops, params, x, energies, forces):
-    """Returns the loss of a force field: the error of energies, and of forces, which are their
-    derivatives."""
+    """Returns the loss of a force field: the error of the energy, and of forces, which are its
+    negative derivatives."""
     predicted, slope = ops.value_and_grad(lambda x: ops.sum(_network(ops, params, x)), x)
     return ops.mean((slope + forces) ** 2) + (predicted - energies) ** 2 * 1e-6
 
 
 def pinn(ops, params, t, x):
-    """Returns the residual of Burgers' equation, with second derivatives of the solution."""
+    """Returns the mean squared residual of Burgers' equation, with second derivatives."""
     join = ops.join
 
     def u(t, x):
@@ -55,7 +55,7 @@ def pinn(ops, params, t, x):
 
 
 def maml(ops, params, x, t, x_test, t_test):
-    """Returns the loss after a step of gradient descent for each of four tasks."""
+    """Returns the sum of the losses of four tasks, each after a step of gradient descent."""
     total = 0
     for k in range(4):
         error = lambda p, x=x[k], t=t[k]: ops.mean((_network(ops, p, x) - t) ** 2)

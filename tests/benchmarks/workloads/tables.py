@@ -15,8 +15,8 @@ def _indices(n, *shape, seed=0):
 
 
 def graph_network_ours(lib):
-    """Returns a step of a graph network, whose messages along edges are gathered, computed, and
-    added at their targets."""
+    """Returns a step of a graph network, which computes messages along edges and adds them at the
+    edges' targets."""
     F, L = lib.functions, lib.links
     messages = lib.ChainList(*(L.Linear(64, 32) for _ in range(3)))
     updates = lib.ChainList(*(L.Linear(64, 32) for _ in range(3)))
@@ -89,7 +89,7 @@ def recommender_pytorch(torch):
 
 
 def factorization_ours(lib):
-    """Ratings as products of rows of two tables, trained by Adam."""
+    """Returns a step of Adam on ratings, which are products of rows of two tables."""
     F, L = lib.functions, lib.links
     model = lib.ChainList(L.EmbedID(20000, 32), L.EmbedID(10000, 32))
 
@@ -113,7 +113,7 @@ def factorization_pytorch(torch):
 
 
 def dqn_ours(lib):
-    """Q-learning with 32 transitions and a target network."""
+    """Returns a step of Q-learning with 32 transitions and a target network."""
     F, L = lib.functions, lib.links
     make = lambda: lib.Sequential(
         L.Linear(8, 64), F.relu, L.Linear(64, 64), F.relu, L.Linear(64, 4)
@@ -155,7 +155,8 @@ def dqn_pytorch(torch):
 
 
 def policy_ours(lib):
-    """Proximal policy optimization on 64 samples, with entropy and a clipped norm."""
+    """Returns a step of proximal policy optimization on 64 samples, with entropy, and with a
+    clipped norm of the gradients."""
     F, L = lib.functions, lib.links
     body = lib.Sequential(L.Linear(8, 64), F.tanh, L.Linear(64, 64), F.tanh)
     model = lib.ChainList(body, L.Linear(64, 4), L.Linear(64, 1))
@@ -238,7 +239,7 @@ def acting_pytorch(torch):
 
 
 def accumulation_ours(lib):
-    """Gradients of four small batches, followed by a step."""
+    """Returns a step that adds up the gradients of four small batches."""
     F, L = lib.functions, lib.links
     model = lib.Sequential(
         L.Linear(256, 512), F.relu, L.Linear(512, 512), F.relu, L.Linear(512, 10)
@@ -285,7 +286,7 @@ def accumulation_pytorch(torch):
 
 
 def fifty_layers_ours(lib):
-    """Fifty small layers, each with layer normalization."""
+    """Returns a step of fifty small layers, each with layer normalization."""
     F, L = lib.functions, lib.links
     layers = []
     for _ in range(50):
@@ -416,7 +417,7 @@ def differential_equation_pytorch(torch):
 
 
 def molecule_ours(lib):
-    """Forces of 64 atoms: the derivative of an energy of distances, and the error's derivative."""
+    """Returns a step on the forces of 64 atoms, the negative derivative of an energy."""
     F, L = lib.functions, lib.links
     pair = lib.Sequential(L.Linear(16, 32), F.silu, L.Linear(32, 32))
     atom = lib.Sequential(L.Linear(32, 32), F.silu, L.Linear(32, 1))

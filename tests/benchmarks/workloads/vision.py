@@ -83,7 +83,7 @@ WIDTHS = (16, 32), (32, 64), (64, 64), (64, 128), (128, 128)
 
 
 def mobilenet_ours(lib):
-    """Depthwise 3x3 convolutions, each before a 1x1 convolution."""
+    """Returns a step of depthwise 3x3 convolutions, each before a 1x1 convolution."""
     F, L = lib.functions, lib.links
     norm = lambda n: [L.BatchNormalization(n), F.relu]
     layers = [L.Convolution2D(3, 16, 3, 2, 1, nobias=True), *norm(16)]
@@ -169,7 +169,7 @@ def audio_pytorch(torch):
 
 
 def tcn_ours(lib):
-    """Causal dilated convolutions over time with residuals."""
+    """Returns a step of causal dilated convolutions over time with residuals."""
     F, L = lib.functions, lib.links
     convolutions = lib.ChainList(
         *(L.Convolution1D(32, 32, 3, pad=2 * d, dilate=d) for d in (1, 2, 4, 8, 16))
@@ -287,7 +287,7 @@ def vae_pytorch(torch):
 
 
 def autoencoder_ours(lib):
-    """Convolutions that shrink images, and deconvolutions that enlarge them."""
+    """Returns a step of convolutions that shrink images, and deconvolutions that enlarge them."""
     F, L = lib.functions, lib.links
     model = lib.Sequential(
         L.Convolution2D(1, 16, 3, 2, 1), F.relu, L.Convolution2D(16, 32, 3, 2, 1), F.relu,
@@ -312,7 +312,7 @@ def autoencoder_pytorch(torch):
 
 
 def convolutions_inference_ours(lib):
-    """One image at a time through a small network."""
+    """Returns a step that passes one image through a small network."""
     F, L = lib.functions, lib.links
     layers, n = [], 3
     for m in (16, 32, 64, 64):

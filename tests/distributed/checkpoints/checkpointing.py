@@ -21,7 +21,7 @@ class Numbers:
 
 
 class Divided:
-    """An object that is divided among the ranks."""
+    """An object that saves a rank's part of an array, and loads the whole array."""
 
     whole = np.arange(20.0).reshape(4, 5)
 

@@ -29,7 +29,7 @@ from tests.distributed.checkpoints.checkpointing import (
     save_as,
 )
 
-# Other numbers of ranks. The ranks are imitated one after the other.
+# Other numbers of ranks, which are imitated in this process
 
 
 @pytest.mark.parametrize("n_saved", [1, 2, 3, 4])
@@ -93,7 +93,7 @@ def test_models_that_differ_between_ranks(tmp_path):
 
 
 def make_link(**values):
-    """Returns a link with persistent values, as a child of another link."""
+    """Returns a chain whose child has the given persistent values."""
     link = mpchain.Chain(child=mpchain.Link())
     for name, value in values.items():
         link.child.add_persistent(name, value)
@@ -175,7 +175,7 @@ def test_any_flipped_byte_is_noticed(comm, tmp_path):
 
 
 def raise_when_opened(monkeypatch, comm, rank, name, number):
-    """Makes opening a file of that name fail on one rank."""
+    """Makes opening files of the given name fail on one rank."""
 
     def opening(path):
         if comm.rank == rank and os.path.basename(path) == name:
@@ -283,7 +283,7 @@ def test_what_is_missing_on_the_disk_of_the_only_host(missing, tmp_path, disk, c
 @pytest.mark.parametrize("file", ["part_0.npz", "manifest.json"])
 @pytest.mark.parametrize("make", [os.mkdir, getattr(os, "mkfifo", None)])
 def test_what_is_no_regular_file_is_damaged(make, file, tmp_path):
-    """Opening a pipe would wait for its writer forever."""
+    """Opening a pipe would wait for a writer forever."""
     target = Numbers(x=0)
     for iteration in (1, 9):
         save_as(tmp_path, [Numbers(x=iteration)], iteration)
@@ -401,7 +401,7 @@ def test_a_manifest_that_lies_is_damaged(tmp_path, name):
 
 
 def seal_again(folder, content):
-    """Replaces the only part, and updates its checksum in the manifest."""
+    """Replaces the only part, and updates its size and checksum in the manifest."""
     part, manifest = folder / "part_0.npz", folder / "manifest.json"
     part.write_bytes(content)
     layout.write_json(manifest, layout.read_json(manifest) | {"parts": [layout.seal_of(part)]})
@@ -471,8 +471,8 @@ def test_save_checkpoint_refuses_other_iterations(comm, folder, iteration):
 
 
 def test_names_that_others_have_taken(comm, folder):
-    """A file or link with the name of a new file is kept, and a link to a checkpoint can be
-    loaded."""
+    """Files and links with names of checkpoints or of temporary folders are kept, and a link to a
+    checkpoint can be loaded."""
 
     def lay():
         (folder / "elsewhere").mkdir()

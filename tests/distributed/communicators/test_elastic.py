@@ -121,8 +121,8 @@ def test_what_is_divided_among_the_ranks_is_refused(detect_losses):
 
 @pytest.mark.parametrize(("status", "timeout", "learns"), [(6, 60, 1), (6, -1, 0), (4, 60, 0)])
 def test_nccl_may_notice_earlier_than_mpi(status, timeout, learns, clock):
-    """If the error can follow from a lost rank, the rank is reported as lost; if not, the error is
-    raised soon."""
+    """An error of NCCL that can follow from a lost rank is reported as that loss, if MPI notices
+    the loss in time."""
     clock.step = 3.0  # longer than the detection of a lost rank takes
     looks = iter([False, False, True])
     elasticity = Imitated(types.SimpleNamespace(timeout=timeout), lambda: next(looks))

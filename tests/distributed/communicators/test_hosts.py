@@ -73,7 +73,7 @@ def test_sums_of_buffers(on_hosts, in_stages, is_shared, piece, set_limits, refu
     assert not any(x.any() for x in buffers)
     for step in range(4):
         fill(buffers, on_hosts.rank, step)
-        # Each rank begins the sums in a different order.
+        # Each rank begins the sums in its own random order.
         order = np.random.RandomState([step, on_hosts.rank]).permutation(len(buffers))
         requests = {i: on_hosts.begin_sum(buffers[i]) for i in order}
         for i in np.roll(order, on_hosts.rank):
@@ -123,7 +123,7 @@ def test_each_rank_chooses_the_room_that_it_uses(on_hosts, is_shared, refuse_sha
 
 
 def test_plain_arrays_beside_buffers(on_hosts):
-    """An array that only begins at a buffer's address is not a buffer."""
+    """An array of another size or dtype at a buffer's address is not a buffer."""
     (x,) = on_hosts.make_buffers([(10, "float32")])
     for view in (x[:5], x.view("int32")[:10]):
         view[...] = on_hosts.rank + 1
@@ -226,7 +226,7 @@ def test_shared_memory_is_one(comm):
 
 
 def test_many_ranks_take_turns(on_hosts):
-    """In steps of many sums, with calls of Test between them, no rank confuses counts of stages."""
+    """In many steps of several sums, with calls of Test, no rank confuses counts of stages."""
     buffers = on_hosts.make_buffers([(50, "int64")] * 3)
     for step in range(30):
         fill(buffers, on_hosts.rank, step)
@@ -265,7 +265,7 @@ def test_sparse_sums_are_of_floats(comm):
 
 
 def test_a_small_host_sums_several_parts(on_hosts, set_limits):
-    """No rank of a large host is idle. Small arrays have as many segments as the smallest host has
+    """No rank of a large host is idle. Small arrays have as many parts as the smallest host has
     ranks."""
     set_limits(large_part=64)
     small, large = on_hosts.make_buffers([(8, "float64"), (1000, "float64")])

@@ -388,8 +388,8 @@ def test_messages_let_sums_go_on(comm, send):
 @pytest.mark.parametrize("large", [0, 10, 2**20])
 @pytest.mark.parametrize("piece", [7, 2**30])
 def test_large_objects(comm, large, piece, set_limits):
-    """Objects above a limit are sent in segments. Here the limit is small; the real limit is MPI's
-    largest count."""
+    """Objects above a limit are sent in segments. Here the limits are smaller than the real limit,
+    MPI's largest count."""
     set_limits(large=large, piece=piece)
     test_objects(comm)
     test_allreduce_obj_adds_in_the_order_of_ranks(comm)
@@ -418,7 +418,7 @@ def test_an_object_from_any_rank(comm, set_limits):
 
 def test_buffers(comm):
     x, y = comm.make_buffers([(3, "float64"), (2, "int32")])
-    same(x, np.zeros(3))  # the result is in host memory, on any device
+    same(x, np.zeros(3))  # buffers are in host memory in both variants
     same(y, np.zeros(2, "int32"))
     x += comm.rank + 1
     assert comm.begin_sum(x).Wait() is x

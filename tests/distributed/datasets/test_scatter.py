@@ -95,7 +95,7 @@ def test_create_empty_dataset():
 
 @pytest.mark.parametrize(("n", "batch_size", "expected"), [(10, 3, 4), (9, 3, 3), (1, 4, 1)])
 def test_iterations_of_an_epoch(comm, n, batch_size, expected):
-    # Only the last rank has more than one sample.
+    # Each rank but the last has one sample.
     dataset = range(n if comm.rank == comm.size - 1 else 1)
     count = scatter.get_n_iterations_for_one_epoch(dataset, batch_size, comm)
     assert count == expected

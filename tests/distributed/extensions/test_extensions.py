@@ -1,5 +1,4 @@
-"""Tests extensions for several ranks, whose results are the same on all ranks and include all
-ranks."""
+"""Tests extensions for several ranks."""
 
 import io
 import json

@@ -65,7 +65,7 @@ def test_halo_exchange_to_second_order(comm, way, wraps):
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (300_000,)])
 @pytest.mark.parametrize("dtype", ["int32", "float16", "float32", "float64"])
 def test_arrays_of_each_kind(comm, shape, dtype):
-    """Arrays of 300,000 elements are sent in separate messages after their headers."""
+    """Arrays of more than 1 MiB are sent in separate messages after their headers."""
     x = xp.full(shape, comm.rank + 1, dtype)
     y = comm.sendrecv(x, _next(comm, 1), _next(comm, -1))
     assert (y.shape, y.dtype) == (x.shape, x.dtype)
@@ -109,8 +109,8 @@ def test_a_rank_that_waits_for_itself(comm):
 
 
 def test_a_gradient_that_nobody_takes_is_an_error(comm):
-    """Rank 0 does not use the array that it gets, so its gradient lacks the part of the next
-    rank."""
+    """Rank 0 does not use the result of shift, so the gradient of its x lacks the part of rank
+    1."""
     if comm.size != 2:
         pytest.skip("needs two ranks")
     for _ in range(2):  # if the array is used, there is no error

@@ -62,8 +62,7 @@ def test_means_over_samples(comm, bucket_bytes, dtype, tolerance, announced, wei
         for name, param in params.items():
             param.grad = gradient(name, comm.rank, dtype, step)
         reducer.begin(samples[comm.rank] if weighted else None)
-        # Each rank announces gradients in a different order, and one rank does not announce one
-        # gradient.
+        # Ranks announce gradients in different orders, and rank 1 does not announce the last one.
         for name in np.roll(announced, comm.rank)[: len(announced) - (comm.rank == 1)]:
             reducer.ready(params[name])
         assert reducer.finish() == sum(samples)
@@ -420,8 +419,8 @@ def test_small_gradients_do_not_move_large_ones_off_places_of_16_bytes(comm):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_no_kernel_fills_a_bucket_on_a_gpu(comm, weighted):
-    """NCCL reads the gradients in place, and multiplies them if the binding supports it. Otherwise,
-    CuPy copies each of the few gradients by a kernel."""
+    """NCCL reads the gradients in place. If they must be multiplied and the binding cannot do
+    this, CuPy copies each of the few gradients by a kernel, and then multiplies them."""
     if comm.size == 1 or not on_gpus():
         pytest.skip("needs several ranks with GPUs")
     ledger = xp.double  # the double of CuPy records what it has launched

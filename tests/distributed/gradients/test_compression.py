@@ -81,7 +81,7 @@ def _errors(compress, comm):
 
 @pytest.mark.parametrize("make", [lambda: compression.TopK(0.05), lambda: compression.PowerSGD(2)])
 def test_what_is_lacking_comes_later(any_comm, make):
-    """The sum of all steps so far lacks exactly the errors that the ranks still store."""
+    """The sum of all steps so far lacks only the errors that the ranks still store."""
     if any_comm.size == 1:
         pytest.skip("needs two ranks, because one sends nothing")
     compress = make()

@@ -208,7 +208,7 @@ def test_times(comm, own_control, pass_time):
     [
         (1.1, 1.0, False),
         (1.3, 0.2, True),  # in 400 steps, the other ranks lose 24 s
-        (1.4, 5.4e-4, False),  # these waits cost the other ranks a tenth of a second
+        (1.4, 5.4e-4, False),  # these waits cost the other ranks less than a tenth of a second
     ],
 )
 def test_a_slow_rank_is_named_once(comm, own_control, pass_time, capsys, slower, step, named):
@@ -291,7 +291,7 @@ class Many(Communicator):
 
 
 def lines_of_an_iteration(n_ranks):
-    """Returns the number of Python lines that an iteration runs on one of ``n_ranks`` ranks."""
+    """Returns the least number of Python lines of an iteration on one of ``n_ranks`` ranks."""
     np.random.seed(0)
     comm, model = Many(n_ranks), MLP()
 

@@ -29,8 +29,7 @@ from tests.distributed import ranks
 
 
 class Convolutional(Chain):
-    """A model with all kinds of layers whose rounding may depend on the batch; its first use
-    initializes it."""
+    """A model with layers whose rounding may depend on the batch; its first use initializes it."""
 
     def __init__(self):
         super().__init__()
@@ -239,7 +238,7 @@ def test_shares_are_whole_micro_shards(reproducible):
 
 
 def test_ranks_that_do_not_divide_the_micro_shards(comm):
-    """The ranks get whole micro-shards, and some ranks get one more."""
+    """The ranks get whole micro-shards, and one rank gets one fewer than the others."""
     n_shards = 2 * comm.size - 1
     with create_communicator(
         "naive", comm.mpi_comm, reproducible=True, micro_shards=n_shards

@@ -20,8 +20,8 @@ ON_GPUS = True
 
 
 def _bounds(comm, n, kind):
-    """Returns this rank's range of n samples: equal ranges, all different ranges, or all samples on
-    one rank."""
+    """Returns this rank's range of n samples: ranges are nearly equal or differ, or the last rank
+    has all samples."""
     if kind == "even":
         return n * comm.rank // comm.size, n * (comm.rank + 1) // comm.size
     if kind == "uneven":

@@ -43,7 +43,7 @@ def nothing(optimizer, i):
 def trained(
     comm, captured, prepare=nothing, n_steps=7, ratio=None, make=optimizers.MomentumSGD, **options
 ):
-    """Trains a model; returns its parameters and gradients, and the reasons of each step."""
+    """Trains a model; returns its parameters and gradients, and the reason after each step."""
     model = perceptron()
     optimizer = create_multi_node_optimizer(make(0.1), comm, **options).setup(model)
 
@@ -417,7 +417,7 @@ def test_multi_node_updaters_replay(comm):
     assert comm.allgather_obj([r for r, _ in found]) == [[r for r, _ in found]] * comm.size
 
 
-@pytest.mark.parametrize("n_batch", [6, 2])  # of 2 samples, the third rank has none
+@pytest.mark.parametrize("n_batch", [6, 2])  # with 2 samples, the third rank has none
 def test_batches_that_go_on_in_the_next_epoch(comm, n_batch):
     options = {"n": 7, "n_batch": n_batch}
     expected = results_of(*updater_of(MultiNodeUpdater, comm, comm, graph=False, **options), 24)

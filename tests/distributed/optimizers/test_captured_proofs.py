@@ -27,7 +27,7 @@ def perceptron():
 class Total:
     """Sums arrays over the ranks, and records the results."""
 
-    # Captured steps do not look into functions of this module, which replays call again.
+    # Captured steps do not look into functions of mpchain.distributed; replays call them again.
     __module__ = "mpchain.distributed"
 
     def __init__(self, comm):

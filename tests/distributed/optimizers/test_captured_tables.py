@@ -1,4 +1,4 @@
-"""Tests captured rows of all tables of the suite, as steps of ranks with different data.
+"""Tests captured rows of all tables of the suite, as steps of ranks with equal or different data.
 
 ``python -m tests.tools.captured_tables --ranks 2`` prints how many rows of each table are replayed.
 """

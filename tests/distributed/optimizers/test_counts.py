@@ -248,7 +248,7 @@ def test_parts_of_a_batch_give_its_means(comm, name, n_parts):
     """The ranks may have different numbers of micro-batches."""
 
     def loss(model, data):
-        # The micro-batches have as many samples as there are time steps.
+        # Micro-batches may have as many samples as there are time steps.
         with mpchain.shared_counts():
             return MEANS[name](model, data)
 

@@ -210,7 +210,7 @@ def test_batches_that_are_accumulated(comm):
     model = on_device(L.Linear(1, 1, nobias=True, initialW=np.zeros((1, 1))))
     optimizer = create_multi_node_optimizer(optimizers.SGD(1), comm).setup(model)
     x = xp.arange(float(N)).reshape(N, 1)
-    # All ranks take part in the update.
+    # All ranks take part in the first update.
     optimizer.update(lambda x: F.mean(model(x)), xp.zeros((1, 1)))
     for numbers in ((3, 7, N), (5, N)):
         model.W.array[...] = 0

@@ -1,4 +1,4 @@
-"""Tests that a loss has the same value on several ranks as in one process, or that rank 0 warns."""
+"""Tests that several ranks make the updates of one process, or that rank 0 warns."""
 
 import warnings
 

@@ -275,7 +275,7 @@ def test_with_loss_scale(comm):
 
 
 def test_bfloat16(comm):
-    """Gradients are rounded on each rank, and their sum is as exact as in one process."""
+    """Gradients are rounded on each rank, and results stay close to those of one process."""
     models = []
     for _ in range(2):
         np.random.seed(1)
@@ -485,7 +485,7 @@ def test_gradient_noise_is_rank_0s(comm, same_seed, of_rule):
     assert_alike(comm, model)
     if comm.rank == 0 or same_seed:
         assert np.random.uniform() == after
-    else:  # the rank's own random numbers, such as for dropout, continue
+    else:  # the rank's own random numbers are not used
         np.testing.assert_equal(np.random.get_state(), state)
 
 

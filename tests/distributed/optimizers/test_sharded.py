@@ -198,7 +198,7 @@ def test_saved_whole_and_loaded_by_any(comm):
         for create in (create_multi_node_optimizer, create_sharded_optimizer):
             restored = make(create, optimizers.AMSGrad(), comm)
             restored.target.copyparams(sharded.target)
-            for _ in range(2):  # the second time, the loaded state is already divided
+            for _ in range(2):  # the second time, a sharded optimizer holds divided state
                 serializers.load_npz(io.BytesIO(data), restored)
                 restored.target.copyparams(sharded.target)
                 train(restored, comm, 3, first=3)
@@ -307,7 +307,7 @@ def test_a_rule_that_updates_in_its_own_way(comm):
 
 
 def test_a_state_that_is_changed_after_it_was_loaded(comm):
-    """The changed state is saved, not the loaded state."""
+    """Several ranks must gather the changed state before it is saved."""
     sharded = make(create_sharded_optimizer, optimizers.MomentumSGD(), comm)
     with using_config("dtype", np.dtype("float64")):
         train(sharded, comm, 1)
@@ -616,7 +616,7 @@ def test_names_of_parameters_may_change(on_hosts):
 
 @pytest.mark.parametrize("hooks", [[], [optimizer_hooks.GradientClipping(0.1)]], ids=len)
 def test_reproducible(comm, hooks):
-    """Gradients are whole, and all bits equal those of an ordinary optimizer."""
+    """All bits of the parameters equal those of an ordinary optimizer."""
     if comm.mpi_comm is None or isinstance(comm, NcclCommunicator):
         pytest.skip("needs MPI")
     with MpiCommunicator(comm.mpi_comm) as made, using_config("dtype", np.dtype("float64")):

@@ -591,8 +591,7 @@ _CIRCLES = {
 
 @pytest.mark.parametrize("calls", _CIRCLES.values(), ids=_CIRCLES)
 def test_ranks_that_wait_for_each_other_are_reported_at_once(calls):
-    """The timeout is 10 s; a report takes 2 s, and so do messages in which ranks report their
-    calls."""
+    """The timeout is 10 s, but these ranks are reported within 4 s."""
     ranks = Ranks(len(calls))
     for watch, (name, *arguments) in zip(ranks.all, calls, strict=True):
         enter(watch, name, *arguments)

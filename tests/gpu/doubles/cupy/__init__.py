@@ -4,7 +4,7 @@ cannot see.
 It computes with NumPy, and accepts only names and parameters that the real CuPy has
 (``mpchain.testing.cupy_contract``). In addition to NumPy, it has devices, streams and events, so
 that accesses to memory without an order are errors. ``cupy.double`` records what happened. The
-environment variable CUPY_DOUBLE_DEVICES sets the number of devices (2).
+environment variable CUPY_DOUBLE_DEVICES sets the number of devices, which is 2 by default.
 """
 
 import sys

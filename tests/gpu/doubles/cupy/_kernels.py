@@ -416,8 +416,8 @@ class RawKernel:
 
     def _noted(self, arrays_of, arrays, dims):
         """Returns the library of the text that records accesses, and the ranges of the arrays.
-        Returns None for large launches, and for texts that cannot be changed in this way, which the
-        ledger lists."""
+        Returns None for launches that ``_simt.takes`` refuses, and for texts that cannot be changed
+        in this way, which the ledger lists."""
         ranges = _simt.ranges_of(array._host for array in arrays)
         if not _simt.takes(dims, ranges):
             return None
