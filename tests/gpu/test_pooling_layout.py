@@ -26,7 +26,7 @@ TO_X, TO_Y = (
 
 
 def _last(x):
-    """The same values with the channels last in memory."""
+    """Returns the same values with the channels last in memory."""
     return np.moveaxis(np.moveaxis(x, 1, -1).copy(), -1, 1)
 
 

@@ -80,7 +80,7 @@ class Hosts:
     They share the files of this machine, but each has its own network card and shared memory.
 
     Args:
-        names: Their names; the first is the one where `command` runs things.
+        names: Their names; the first is where `command` runs things by default.
     """
 
     def __init__(self, *names: str):

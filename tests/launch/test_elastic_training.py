@@ -10,8 +10,7 @@ from tests.launch.test_hosts import hosts, pytestmark, start_on_a  # noqa: F401
 
 @pytest.mark.long
 def test_training_continues_without_a_host_with_the_same_results(start_on_a, hosts, tmp_path):  # noqa: F811
-    """Host c is disconnected, with two of four ranks; each of these stores a copy of the other's
-    state."""
+    """Host c is disconnected, with two of four ranks."""
     options = ["--elastic", "--host-timeout", 5, "--grace", 0.5]
     code, errors = _train_without_c(
         "a:1,b:1,c:2", 4, options, "sharded", start_on_a, hosts, tmp_path

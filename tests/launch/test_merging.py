@@ -162,7 +162,7 @@ def test_no_line_is_lost_or_late_and_ranks_keep_their_order(seed):
     assert screen.text.count(b"\n") == merger.n_lines < len(times) == len(shown)
 
 
-# The ranks have unlimited time to agree, even on a slow machine.
+# The ranks have 50 seconds to agree, which is enough even on a slow machine.
 PATIENT = """import sys
 from launch import main, merging
 merging.TIME_TO_AGREE = 50.0

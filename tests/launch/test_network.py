@@ -56,7 +56,7 @@ def test_ranks_and_launcher_do_not_listen_to_the_network(start, script, tmp_path
 
 @pytest.mark.parametrize("first", [b"", message(b"O", b"x"), HEADER.pack(b"H", 2**32 - 1)])
 def test_stranger_on_the_port_is_dropped(start, script, tmp_path, first):
-    """A connection that sends too much is closed at once, and any other at the end of the ranks."""
+    """A connection with a wrong first message is closed at once, a silent one at the end."""
     path = script("""
         import os
 

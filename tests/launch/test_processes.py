@@ -3,8 +3,8 @@ import sys
 
 from launch import processes
 
-# The program starts a process that leaves its session and its parent, as a daemon does, kills it,
-# and prints which of its children still run.
+# The program starts a child, and a daemon that leaves its session and its parent, kills the daemon,
+# and prints which of the two processes still run.
 DAEMON = """
 import os, sys, time
 from launch.processes import *

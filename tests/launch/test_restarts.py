@@ -188,6 +188,6 @@ def test_killed_rank_and_resume(run, script, tmp_path):
     assert (code, sorted(output.splitlines())) == (0, ["[0] 15", "[1] 15"])
     assert "was killed by SIGKILL (signal 9)" in errors
     assert f"restart 1 of 1 in 0.01 s, from {tmp_path}/out/snapshot_2" in errors
-    # The log files contain both starts.
+    # The log file contains both starts.
     text = (tmp_path / "logs" / "rank_1.log").read_text()
     assert text.count("mpchain-launch: start") == 2

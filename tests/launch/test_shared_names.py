@@ -1,5 +1,4 @@
-"""Tests that names that the launcher and mpchain both use are the same in both, without an
-import."""
+"""Tests that names and values that the launcher and mpchain both define are the same in both."""
 
 import ast
 import pathlib

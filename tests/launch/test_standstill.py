@@ -88,7 +88,7 @@ def test_rank_that_never_finishes(run, script, deed, fate):
 START = """
     import os, signal, time
 
-    import mpchain.distributed  # it takes seconds on a busy host
+    import mpchain.distributed  # first, because it takes seconds on a busy host
 
     def wait():
         time.sleep(1000)  # hangs until it is killed
@@ -115,7 +115,7 @@ START = """
         if int(os.environ["OMPI_COMM_WORLD_RANK"]) == 1:
             open("begun", "w").close()
             {deed}
-        while not os.path.exists("begun"):  # else the others may wait for its imports first
+        while not os.path.exists("begun"):  # else the others may wait for rank 1's imports
             time.sleep(0.01)
 
     {before}
@@ -190,7 +190,7 @@ def test_rank_that_never_starts(run, script, place, deed, fate):
 @pytest.mark.long
 @pytest.mark.parametrize("place", ["MPI_Init", "create_communicator"])
 def test_rank_that_is_stopped_where_all_wait(run, script, place):
-    """The rank stops itself as soon as it is there."""
+    """Rank 1 stops itself as soon as it is at the place."""
     path = script(
         """
         import os, signal, sys, threading, time

@@ -1,6 +1,6 @@
-"""Every distribution and its methods, in mpchain's and Chainer's common vocabulary.
+"""Every distribution and its methods, by names that mpchain and Chainer share.
 
-``python distributions.py chainer FILE`` writes what Chainer makes of them into ``FILE``.
+``python distributions.py chainer FILE`` writes Chainer's results into ``FILE``.
 """
 
 import importlib

@@ -71,7 +71,7 @@ class Framework:
         return found
 
     def configured(self, config):
-        """Context manager: sets entries of the configuration."""
+        """Sets entries of the configuration; returns a context manager that resets them."""
         stack = contextlib.ExitStack()
         for name, value in config.items():
             stack.enter_context(self.module.using_config(name, value))

@@ -245,7 +245,7 @@ def difference(name, actual, expected, tolerance):
 
 
 def difference_of_distributions(actual, expected):
-    """Compares initial values: constant values directly, random values by their deviations."""
+    """Compares initial values; if they differ, their root mean squares must be similar."""
     if np.array_equal(actual, expected):
         return None
     mine, theirs = np.sqrt(np.mean(actual**2)), np.sqrt(np.mean(expected**2))

@@ -1,7 +1,7 @@
-"""Steps of Chainer's optimizers, and of its hooks that draw no noise, in the vocabulary that both
-libraries have.
+"""Steps of the optimizers, and of the hooks that draw no noise, by names that mpchain and Chainer
+share.
 
-``python optimizers.py chainer FOLDER`` writes what they lead to into ``FOLDER``.
+``python optimizers.py chainer FOLDER`` writes Chainer's results into ``FOLDER``.
 """
 
 import importlib

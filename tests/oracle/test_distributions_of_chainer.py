@@ -52,7 +52,7 @@ def test_values(mpchain, theirs):
             if str(array) != ours[name]:
                 failures[name] = ours[name], str(array)
             continue
-        # The bound covers sums and differences of a few numbers near one, in two orders.
+        # The bound covers sums and differences of a few numbers near one, in different orders.
         tolerance = 5e-6 if array.dtype == np.float32 else 1e-13
         close = np.allclose(ours[name], array, tolerance, tolerance, equal_nan=True)
         if not close or ours[name].dtype != array.dtype or ours[name].shape != array.shape:

@@ -24,7 +24,7 @@ def mpchain():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, mpchain):
-    """Returns a folder with files that both have saved, and with Chainer's results."""
+    """Returns a folder with files that both libraries have saved, and with Chainer's results."""
     folder = tmp_path_factory.mktemp("oracle")
     (folder / "ours").mkdir()
     optimizers.save_half_way(mpchain, folder / "ours")

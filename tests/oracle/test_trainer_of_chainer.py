@@ -1,5 +1,5 @@
-"""Compares a trainer with many extensions with Chainer's: the logs are equal, and both can resume
-from the other's snapshots.
+"""Compares a trainer with many extensions with Chainer's: the logs agree, except for validation,
+and both can resume from the other's snapshots.
 
 The environment variable MPCHAIN_TEST_CHAINER_PYTHON names an interpreter that has Chainer 7.8.1.
 """

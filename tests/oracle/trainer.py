@@ -1,7 +1,7 @@
 """Trains with many extensions, in Chainer or in mpchain: ``trainer.py LIBRARY OUT [FILE]``.
 
-The training continues from the snapshot FILE, if there is one, which either library may have
-written, and prints its log without times.
+The training continues from the snapshot FILE, if it is given; either library may have written it.
+The program prints the log without times.
 """
 
 import importlib

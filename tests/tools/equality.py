@@ -41,7 +41,7 @@ ACCUMULATION = 3
 OPTIONS = ("accumulated", "sharded", "uneven")
 
 OPTIMIZERS = {
-    # With steps twice as long, the gradient penalty magnifies rounding errors by itself.
+    # With steps twice as long, the gradient penalty magnifies rounding errors.
     "SGD": lambda: (optimizers.SGD(lr=0.02), []),
     "Adam": lambda: (optimizers.Adam(alpha=0.01), []),
     "LARS": lambda: (optimizers.MomentumSGD(lr=0.02), [optimizer_hooks.GradientLARS()]),
@@ -84,7 +84,7 @@ def train(model_name, optimizer_name, comm, options, n_updates):
     if comm is None and kind.ratio:
         comm = Communicator()
     if comm is not None:
-        vars(comm).pop("n_draw_keys", None)  # each program starts with the first key
+        vars(comm).pop("n_draw_keys", None)  # each training starts with the first key
     dtype = mpchain.config.dtype
     arrays = (
         x.astype(dtype if x.dtype.kind == "f" else np.int32)
@@ -165,7 +165,7 @@ class Suite:
         self.n_updates, self.reproducible = n_updates, reproducible
 
     def dtype(self):
-        """Context manager: the dtype of the suite."""
+        """Returns a context manager that sets the dtype of the suite."""
         return mpchain.using_config("dtype", np.dtype("f4" if self.reproducible else "f8"))
 
     def runs(self):

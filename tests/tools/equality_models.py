@@ -1,4 +1,4 @@
-"""The models of the equality suite, with data: small models of every supported kind."""
+"""The models of the equality suite, with data: small models of several kinds."""
 
 import numpy as np
 

@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def replaced(root: pathlib.Path = ROOT) -> list[str]:
-    """Returns the places where tests replace an attribute by pytest's ``monkeypatch``."""
+    """Returns the places where tests replace an attribute by ``monkeypatch.setattr``."""
     return [
         f"{path}:{node.lineno}: {ast.unparse(node)[:80]}"
         for path, tree in trees(root, "tests").items()
@@ -53,7 +53,7 @@ def private_reads(root: pathlib.Path = ROOT) -> list[str]:
 
 
 def models(root: pathlib.Path = ROOT) -> list[str]:
-    """Returns the classes of models that files of tests other than tests/models.py define."""
+    """Returns the subclasses of links and chains that tests define outside tests/models.py."""
     return [
         f"{path}:{node.lineno}: {node.name}"
         for path, tree in trees(root, "tests").items()
@@ -67,8 +67,8 @@ def models(root: pathlib.Path = ROOT) -> list[str]:
 def sleeps(root: pathlib.Path = ROOT) -> Iterator[str]:
     """Yields the lines where a test sleeps and no comment nearby gives a reason.
 
-    The comment is on the line, or on one of the two lines above it. Texts of programs that are
-    made to hang count as well.
+    The comment is on the line, or on one of the two lines above it. Lines in texts of programs
+    count as well.
     """
     for path in sorted((root / "tests").rglob("*.py")):
         lines = path.read_text("utf-8").splitlines()

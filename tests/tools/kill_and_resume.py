@@ -112,7 +112,7 @@ def kill_once(folder, reference, rng):
     (half,) = (name for name in names if name.endswith(f".tmp.snapshot_iter_{stop_at}"))
     assert f"snapshot_iter_{stop_at}" not in names
     assert 0 < (folder / half).stat().st_size <= n_bytes  # zip archives rewrite some bytes
-    finish(start(folder, 1))  # the seeds differ, because all random state comes from the snapshot
+    finish(start(folder, 1))  # another seed, as all random state must come from the snapshot
     assert outcome(folder) == expected
     assert not any(path.name.endswith(f".tmp.snapshot_iter_{stop_at}") for path in folder.iterdir())
     print(

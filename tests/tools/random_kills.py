@@ -30,7 +30,7 @@ LIMIT = 180.0
 
 
 class TrainingJob:
-    """A launcher that trains; a mark in their environment identifies its processes.
+    """A launcher that trains; a mark in the environment identifies its processes.
 
     Args:
         folder: The folder of the results.

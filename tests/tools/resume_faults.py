@@ -1,7 +1,7 @@
 """Kills trainings and lets them fail to read their checkpoints, and checks how they resume.
 
-``python -m tests.tools.resume_faults --kills 200 --io-errors 20`` trains a small network that
-saves a checkpoint after each iteration, on 1, 2, and changing numbers of ranks.
+``python -m tests.tools.resume_faults --kills 200 --io-errors 20`` trains a small network and saves
+a checkpoint after each iteration, on 1, 2, and changing numbers of ranks.
 
 - Ranks are killed (SIGKILL; all of them, or one) at random moments, and the training is started
   again until it is done.
@@ -140,7 +140,7 @@ class FailingFiles:
         self._seconds, self._begun, self._path = seconds, None, None
 
     def install(self):
-        """Replaces the functions that open files."""
+        """Replaces the functions that open files or list folders."""
         if self._is_here:
             opening = self._checking(builtins.open)
             builtins.open = io.open = opening

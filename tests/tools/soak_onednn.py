@@ -4,9 +4,9 @@
 
 Convolutions have random geometries, most of them with three spatial axes, and products have random
 sizes. Each result must have the same bits as the reference, or be close to it if a convolution is
-computed by tiles. If one call takes longer than a minute, threads wait for each other forever: the
-program prints the stacks of all threads and ends. The seed on the last line belongs to the block
-of cases that hung.
+computed by tiles. If a case takes longer than a minute, threads probably wait for each other: the
+program prints the stacks of all threads and ends. The last seed that it printed is that of the case
+that hung.
 """
 
 import argparse

@@ -8,7 +8,7 @@ import pathlib
 
 @functools.cache
 def trees(root: pathlib.Path, folder: str) -> dict[str, ast.Module]:
-    """Returns the syntax tree of each file below a folder, by its path from the root on."""
+    """Returns the syntax tree of each Python file below a folder, by its path from the root on."""
     paths = sorted((root / folder).rglob("*.py"))
     # The nodes stay, so searches for garbage among them would be in vain, now and later.
     enabled = gc.isenabled()

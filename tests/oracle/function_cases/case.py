@@ -70,7 +70,7 @@ class Draw(NamedTuple):
 
 
 def as_draw(spec):
-    """Converts a shape to normal numbers, and a list to a constant."""
+    """Converts a shape to a draw of normal numbers, and a list to a draw of a constant."""
     if isinstance(spec, Draw):
         return spec
     if isinstance(spec, tuple):
@@ -88,7 +88,7 @@ def fixed(spec):
 
 
 def uniform(low, high, *shape):
-    """Draws uniform numbers."""
+    """Returns a draw of uniform numbers."""
     return Draw(lambda random: random.uniform(low, high, shape))
 
 
@@ -98,23 +98,23 @@ def values(*numbers):
 
 
 def integers(high, *shape, low=0):
-    """Draws a constant array of integers below ``high``."""
+    """Returns a draw of a constant array of integers below ``high``."""
     return Draw(lambda random: random.randint(low, high, shape).astype(np.int32), variable=False)
 
 
 def mask(ratio, *shape):
-    """Draws zeros with a given probability, and scales the other elements so that the mean is
-    kept."""
+    """Returns a draw of zeros with a given probability; the other elements are scaled so that the
+    mean is 1."""
     return Draw(lambda random: (random.rand(*shape) >= ratio) / (1 - ratio), variable=False)
 
 
 def regular(n, *batch):
-    """Draws matrices that are far from singular."""
+    """Returns a draw of matrices that are mostly far from singular."""
     return Draw(lambda random: random.randn(*batch, n, n) + 3 * np.eye(n))
 
 
 def positive_definite(n):
-    """Draws a symmetric matrix with positive eigenvalues."""
+    """Returns a draw of a symmetric matrix with positive eigenvalues."""
 
     def make(random):
         factor = random.randn(n, n)

@@ -16,7 +16,7 @@ class Case(NamedTuple):
         call: in it, ``link`` is the link, and the inputs have their names.
         inputs: by name: a shape (normal numbers), a list (constant integers), or an array.
         config: entries of the configuration for the call.
-        note: why Chainer's result is no model.
+        note: what Chainer does that mpchain does not imitate.
         wrong: names of its results that are not compared, which ``note`` explains: ``y0``, ``gx``,
             ``gW``, ``initial W``, ``after avg_var``, ``saved W``; or ``all``.
         loose: factor of the tolerances.
