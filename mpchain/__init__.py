@@ -1,6 +1,6 @@
 """mpchain: define-by-run deep learning, data-parallel from its first line.
 
-Names that every program needs are imported here; other subpackages load when first used.
+Names that most programs need are imported here; other names are imported when first used.
 """
 
 import importlib
@@ -163,8 +163,8 @@ _LATER = {
     "distributed.notebooks": "run",
     "utils.runtime_info": "print_runtime_info",
 }
-"""For each subpackage that is imported at first use, the names that ``mpchain`` itself exports from
-the subpackage, separated by spaces."""
+"""The names that are imported at first use, by the module below ``mpchain`` that defines them; the
+names of ``""`` are modules."""
 
 _OF_ANNEXES = {
     "captured": "captured captured:Captured captured:capture",

@@ -1,5 +1,4 @@
-"""Implements ``python -m mpchain``, which prints versions, missing extras and, with ``--verbose``,
-kernels."""
+"""Implements ``python -m mpchain``, which shows what is installed."""
 
 import argparse
 import platform
@@ -34,8 +33,8 @@ BRINGS = {
 
 
 def kernels_in_use() -> list[str]:
-    """Returns a line for each kernel of four operations that says whether the kernel runs for usual
-    float32 arrays; kernels that are not needed are left out.
+    """Returns lines that say which kernel runs each of four operations on usual arrays, and why the
+    kernels before it do not run.
 
     Example:
         >>> kernels_in_use()[-1]
@@ -82,7 +81,8 @@ def missing_packages() -> dict[str, list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints versions and missing extras; with ``--verbose``, everything that a bug report needs.
+    """Prints versions and the state of each extra; with ``--verbose``, also the configuration and
+    kernels.
 
     Args:
         arguments: the command line without the program's name; None means the command line of this

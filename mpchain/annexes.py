@@ -1,7 +1,7 @@
-"""Annexes: parts that mpchain works without. Other code reaches annexes only by this module.
+"""Annexes: parts that mpchain works without.
 
-To delete an annex, remove its folders and its line in :data:`ANNEXES`. All other code then works as
-before. A call of a feature of the deleted annex raises an error that names the annex.
+To delete an annex, remove its folders and its line in :data:`ANNEXES`. Other code then still works,
+but a call that needs the deleted annex raises an error that names the annex.
 
 Files outside an annex import it only with :func:`load`, :func:`find` and :func:`later`, as
 ``tests/test_import_table.py`` checks. ``tests/tools/annexes.py`` deletes annexes.
@@ -33,7 +33,7 @@ ANNEXES = {
 
 
 class MissingAnnexError(ImportError):
-    """Raised when an option or a name needs an annex that is not installed.
+    """Raised when code needs an annex that is not installed.
 
     Example:
         >>> from mpchain import annexes
@@ -49,8 +49,8 @@ def require(annex: str, asker: str) -> None:
 
     Args:
         annex: the annex's name in :data:`ANNEXES`.
-        asker: the function that needs the annex, with its option if only the option needs the
-            annex.
+        asker: what needs the annex, such as a function or its option; the error's message begins
+            with this text.
 
     Example:
         >>> from mpchain import annexes
@@ -64,7 +64,7 @@ def require(annex: str, asker: str) -> None:
 
 
 def load(annex: str, module: str, asker: str) -> ModuleType:
-    """Imports a module of an annex.
+    """Imports and returns a module of an annex.
 
     Args:
         annex: the annex's name in :data:`ANNEXES`.
@@ -88,8 +88,8 @@ def library(module: str, message: str) -> ModuleType:
 
     Args:
         module: the name of the module.
-        message: text of the RuntimeError that is raised if the module is missing; ``{error}`` in
-            the text is replaced by the import's error.
+        message: text of the RuntimeError that is raised if the import fails; ``{error}`` in the
+            text is replaced by the import's error.
 
     Example:
         >>> from mpchain import annexes
@@ -118,7 +118,8 @@ def find(annex: str, module: str) -> ModuleType | None:
 
 
 def present(table: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Returns the annex and the module of each name in a table whose annex is installed.
+    """Returns the names in a table that belong to installed annexes, each with its annex and its
+    entry in the table.
 
     Args:
         table: for each annex, the names that a package shows: ``module`` or ``module:name``,

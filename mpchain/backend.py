@@ -1,4 +1,4 @@
-"""Devices: finds them by name or by array, and moves arrays between them."""
+"""Functions that find devices by name or by array, and copy arrays between devices."""
 
 from typing import Any, NoReturn
 
@@ -146,7 +146,7 @@ def copyto(dst: Array, src: Array) -> None:
                     # The copy may still be pending if the source is page-locked.
                     cuda.cupy.cuda.get_current_stream().synchronize()
                     return
-            # A kernel cannot read arrays of another GPU, so the array is moved first.
+            # A kernel cannot read arrays of another GPU, so the source is copied first.
             dst[...] = cuda.to_gpu(src, dst.device)
     elif isinstance(dst, np.ndarray):
         dst[...] = cuda.to_cpu(src)

@@ -1,11 +1,10 @@
 """Backpropagation: one walk over the graph, from outputs to leaves, that runs each function once.
 
-The walk first counts, for every function and every leaf that the outputs depend on, how many
-contributions its gradient will receive. Then a ready queue runs the functions whose gradients are
-complete. The walk needs no recursion and no sorting. A gradient is released as soon as it has been
-used, and ``on_leaf`` is called with a leaf as soon as its gradient is final. Contributions to a
-leaf that are sums over few rows, such as those to a recurrent network's weights, are computed
-together.
+The walk first counts how many gradients each function and each leaf will receive. Then it runs
+functions whose gradients are complete; this needs no recursion and no sorting. A gradient is
+released as soon as it has been used, and ``on_leaf`` is called with a leaf as soon as its gradient
+is final. Contributions to a leaf that are sums over few rows, such as those to a recurrent
+network's weights, are computed together.
 
 Gradients are raw arrays. With ``enable_double_backprop``, they are Variables instead, and the
 operations of the derivatives are recorded.
@@ -43,9 +42,9 @@ def backward(
 
     Args:
         outputs: list or tuple of Variables.
-        grad_outputs: one gradient (or None) per output. If None, each output's ``grad_var`` is used
-            (once for an output that is listed twice), and then released unless the output is a
-            leaf; outputs without a gradient contribute nothing.
+        grad_outputs: one gradient (or None) per output. By default, each output's ``grad_var`` is
+            used (once for an output that is listed twice), and then released unless the output is
+            a leaf. Outputs without a gradient contribute nothing.
         enable_double_backprop: whether to record the graph of the gradients.
         on_leaf: function that is called with each leaf variable as soon as its gradient is final.
 
@@ -260,8 +259,8 @@ def _key(node):
 
 
 def _walk(seeds, create_graph, wanted=None, retain_grad=False, on_leaf=None):
-    """Runs backward. Returns the gradients of the ``wanted`` nodes; None means to fill the
-    gradients of the leaves."""
+    """Backpropagates. Returns the gradients of the nodes in ``wanted``; if ``wanted`` is None, adds
+    gradients to the leaves instead."""
     graph = using_config("enable_backprop", create_graph)
     if current.observers is None and "cupy" not in sys.modules:
         with graph:
@@ -337,7 +336,7 @@ class _Walk:
         return all(leaf in self.wanted for leaf in leaves)
 
     def _count_between(self, roots):
-        """Counts as :meth:`_count_all` does, but only along the paths to the requested variables.
+        """Counts as :meth:`_count_all` does, but only along the paths to the wanted variables.
 
         The walk is depth-first: a function follows all functions that it depends on, so its targets
         are known.
@@ -436,8 +435,8 @@ class _Walk:
                     ready.append(creator)
 
     def _pull(self, function, targets, gys):
-        """Returns the gradients of the target inputs; None for inputs whose contributions were
-        collected, or have been added already."""
+        """Returns the gradients of the target inputs; None for contributions that were collected or
+        have been added already."""
         if self.create_graph:
             return function.pull_variables(targets, gys)
         if function.add_part is not None and self._adds_part(function, gys[0]):
@@ -593,8 +592,8 @@ class _Walk:
             self.on_leaf(leaf)
 
     def _observe(self, function, gys):
-        """Stores wanted and retained gradients of a function's outputs, and checks them for NaN in
-        debug mode."""
+        """Stores wanted and retained gradients of a function's outputs; in debug mode, checks all
+        gradients of the outputs for NaN."""
         for i, gy in enumerate(gys):
             if gy is None:
                 continue
@@ -619,7 +618,7 @@ class _Marked:
     """Results of ``grad`` that were computed without a graph, and constants computed from them."""
 
     nodes = weakref.WeakSet()
-    exist = False  # Nodes may be marked only if this is True.
+    exist = False  # If this is False, no node is marked.
     has_warned = False  # No more nodes are marked after the warning.
 
 
@@ -655,7 +654,8 @@ def warn_of_marked(function: str, outputs: "Iterable[variable.Variable]") -> Non
     """Warns if outputs depend on a marked variable; a process warns at most once.
 
     Args:
-        function: the function that backpropagates from the outputs, for the message.
+        function: the name of the function that backpropagates, for the message.
+        outputs: the Variables from which it backpropagates.
     """
     marked.exist = bool(marked.nodes)  # The marked results may have been freed.
     if not marked.exist:

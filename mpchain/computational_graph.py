@@ -56,7 +56,7 @@ class ComputationalGraph:
         self.show_name = show_name
 
     def dump(self, format: str = "dot") -> str:
-        """Returns the graph as text, which is the same for the same computation.
+        """Returns the graph as text in the DOT language.
 
         Args:
             format: ``'dot'``, the only supported format.
@@ -117,7 +117,7 @@ def build_computational_graph(
     """Builds the graph of all variables and functions that outputs were computed from.
 
     Args:
-        outputs: a Variable, a variable node, a function, or a list of these.
+        outputs: a Variable, a variable node, a function, or a list or tuple of these.
         remove_split: must be True.
         variable_style, function_style: DOT attributes of variables and functions; ``'default'`` or
             None means the default style.
@@ -134,7 +134,7 @@ def build_computational_graph(
 
     Example:
         >>> y = Variable(np.zeros((2, 3), np.float32)) + 1
-        >>> text = build_computational_graph(y).dump()  # draw it: dot -Tpng graph.dot -o graph.png
+        >>> text = build_computational_graph(y).dump()  # Graphviz's command "dot" draws this text
     """
     if not remove_split:
         raise ValueError("build_computational_graph: remove_split must be True")

@@ -2,8 +2,8 @@
 
 The library reads ``config``, which holds the values that this thread has set, and falls back to
 ``global_config``, which all threads share. Programs may set any name that begins with ``user_``.
-Other unknown names are refused, because a misspelled name would silently have no effect; only
-programs for Chainer (:mod:`mpchain.compat`) may set all names.
+Other unknown names are refused, because a misspelled name would silently have no effect; programs
+for Chainer (:mod:`mpchain.compat`) may set all names.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ class Mixed16:
     """The dtype policy of mixed precision: ``mpchain.global_config.dtype = mpchain.mixed16``.
 
     Links that are made under this policy have float16 parameters, except that the parameters and
-    statistics of BatchNormalization, BatchRenormalization, GroupNormalization and
-    InstanceNormalization are float32. NumPy treats the policy as the dtype of the data:
-    ``x.astype(mixed16)`` is float16. Call the optimizer's ``use_fp32_update()``, which updates
-    float32 copies of the parameters, and ``loss_scaling()``, which keeps small gradients from
-    vanishing; otherwise the optimizer warns.
+    statistics of BatchNormalization, BatchRenormalization, DecorrelatedBatchNormalization,
+    GroupNormalization and InstanceNormalization are float32. NumPy treats the policy as the dtype
+    of the data: ``x.astype(mixed16)`` is float16. Call the optimizer's ``use_fp32_update()``, which
+    updates float32 copies of the parameters, and ``loss_scaling()``, which keeps small gradients
+    from vanishing; otherwise the optimizer warns.
 
     Under every policy, different dtypes are combined by these rules:
 
@@ -186,8 +186,7 @@ class LocalConfig(threading.local):
         return make(reader, global_config)
 
     def __init__(self, global_config: GlobalConfig):
-        """Initializes the entries of a thread; ``threading.local`` calls this method once in each
-        thread."""
+        """Does nothing; ``threading.local`` calls this method in each thread."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not hasattr(self, name):
@@ -270,7 +269,7 @@ global_config = GlobalConfig(
 )
 """The entries that all threads share.
 
-The entries that Chainer does not have are ``kernels`` (names of kernel files to prefer, in order),
+Chainer does not have the entries ``kernels`` (names of kernels' libraries to prefer, in order),
 ``rng`` (a :class:`numpy.random.Generator` from which initializers draw; None means NumPy's global
 state), ``function_hooks`` and ``link_hooks`` (active hooks by name).
 """
@@ -287,6 +286,7 @@ class using_config(contextlib.ContextDecorator):
 
     Raises:
         AttributeError: there is no such entry, and ``name`` does not begin with ``user_``.
+        RuntimeError: the context manager is entered again within its own block.
 
     Example:
         >>> with mpchain.using_config("train", False):

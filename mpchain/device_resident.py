@@ -22,11 +22,12 @@ class Transferable:
         def to_device(self, device: DeviceLike) -> Any: ...
 
     def to_cpu(self) -> Self:
-        """Moves all arrays to the host; returns the object."""
+        """Moves all arrays to the host; returns the result of ``to_device``."""
         return self.to_device(backend.CpuDevice())
 
     def to_gpu(self, device: int | None = None) -> Self:
-        """Moves all arrays to a GPU (None means the current one); returns the object."""
+        """Moves all arrays to a GPU (None means the current one); returns the result of
+        ``to_device``."""
         cuda = backend.cuda
         cuda.check_cuda_available()
         return self.to_device(

@@ -216,8 +216,8 @@ class FunctionAdapter(FunctionNode):
         self._function.check_type_forward(in_types)
 
     def detach(self) -> None:
-        """Replaces the function by a copy, so that the next call of the original cannot change this
-        node's attributes."""
+        """Replaces the function by a copy, whose attributes the next call of the original cannot
+        change."""
         self._function = copy.copy(self._function)
         self._function._node_in_graph = weakref.ref(self)
 

@@ -18,7 +18,8 @@ class FunctionHook:
     one function. Inactive hooks cost no time.
 
     Attributes:
-        name: the name of the hook; two hooks of the same name cannot be active at the same time.
+        name: the name of the hook; two hooks of the same name cannot be active at the same time in
+            ``with`` blocks of a thread.
 
     Example:
         >>> class Names(mpchain.FunctionHook):

@@ -125,7 +125,7 @@ class FunctionNode:
         return tuple([None if node is None else node.data for node in nodes])
 
     def creator(self) -> Any:
-        """Returns the value of ``Variable.creator`` for this node."""
+        """Returns the value of ``Variable.creator`` for the outputs of this node."""
         return self.shown()
 
     def shown(self) -> Any:
@@ -162,8 +162,8 @@ class FunctionNode:
         Raises:
             RuntimeError: an input has no array, this node was applied before, or, in debug mode, an
                 output holds NaN.
-            TypeError: an input is not an array, inputs live on different devices, or ``forward``
-                does not return a tuple.
+            TypeError: an input is not an array, only some inputs are on a GPU, or ``forward`` does
+                not return a tuple.
         """
         if self.inputs is not None:
             raise RuntimeError(

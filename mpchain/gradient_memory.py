@@ -18,7 +18,8 @@ def may_be_shared(gx: Array, gys: Sequence, gxs: Sequence, function: "FunctionNo
 
     Args:
         gx: the gradient of an input of a function.
-        gys, gxs: the gradients of all outputs and inputs of the function.
+        gys: the gradients of the function's outputs.
+        gxs: the gradients of its inputs that need gradients.
         function: the :class:`mpchain.FunctionNode`.
 
     >>> x = Variable(np.ones(2))
@@ -38,7 +39,7 @@ def may_be_shared(gx: Array, gys: Sequence, gxs: Sequence, function: "FunctionNo
 def _takes_over(gx, gys, gxs):
     """Returns whether ``gx`` is a slice of a gradient that only its slices ``gxs`` reference.
 
-    If the result is True, reshaped gradients and parts of a gradient that is split need no copies.
+    If the result is True, a reshaped gradient or a part of a split gradient needs no copy.
     For few elements in host memory the result is False, because a copy takes less time than this
     check.
     """

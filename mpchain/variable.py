@@ -57,7 +57,7 @@ def get_cpu_array_types() -> tuple[type, ...]:
 
 
 def is_arrays_compatible(arrays: Iterable[Any]) -> bool:
-    """Returns whether arrays can be used together in one operation. None elements are ignored.
+    """Returns whether all arrays are on GPUs, or none is. None elements are ignored.
 
     Example:
         >>> mpchain.is_arrays_compatible([np.zeros(2), None, np.ones(3)])
@@ -423,8 +423,7 @@ class Variable(Transferable):
         self._grad = self._grad_var = None
 
     def zerograd(self) -> None:
-        """Fills the gradient with zeros. Deprecated: use :meth:`cleargrad`, which takes less
-        time."""
+        """Sets the gradient to zeros. Deprecated: use :meth:`cleargrad`, which takes less time."""
         self.grad = None if self._array is None else self.xp.zeros_like(self._array)
 
     def copydata(self, var: "Variable") -> None:
@@ -756,7 +755,8 @@ class Parameter(Variable):
 
     @property
     def dtype(self) -> np.dtype:
-        """The dtype. Before initialization, this is the initializer's dtype if it specifies one."""
+        """The dtype. Before initialization, this is the initializer's dtype, or the configured
+        dtype if the initializer has none."""
         if self._array is not None:
             return self._array.dtype
         # The dtype of a NumPy scalar is ignored, because numbers take the dtype of the
