@@ -108,7 +108,7 @@ def numerical_grad(
         list of arrays of the shapes and dtypes of the inputs.
 
     Raises:
-        NondifferentiableError: there is a kink or a jump near the inputs.
+        NondifferentiableError: see ``detect_nondifferentiable``.
         RuntimeError: an input is not of a floating-point dtype.
         ValueError: ``grad_outputs`` does not have one element per output.
 
@@ -419,11 +419,12 @@ def check_double_backward(
     outputs, and computes the gradients of inputs and parameters.
 
     Args:
+        func, x_data, y_grad: as for :func:`check_backward`.
         x_grad_grad: the gradients of the inputs' gradients, an array or tuple of arrays, one per
             input or per input that has a gradient; None elements mean no gradient.
+        params: as for :func:`check_backward`.
         params_grad_grad: the gradients of the parameters' gradients, one per parameter.
-        func, x_data, y_grad, params, eps, atol, rtol, no_grads, dtype, detect_nondifferentiable:
-            as for :func:`check_backward`.
+        eps, atol, rtol, no_grads, dtype, detect_nondifferentiable: as for :func:`check_backward`.
 
     Raises:
         AssertionError, RuntimeError, NondifferentiableError, ValueError: see
@@ -479,9 +480,10 @@ def check_order(
     five-point difference, whose error is of order eps ** 4. All values are computed in float64.
 
     Args:
-        func, x_data, params, no_grads: as for :func:`check_backward`.
+        func, x_data: as for :func:`check_backward`.
         order: the order of the derivative, from 1.
         y_grad: weights of the outputs; None means random weights between 0.5 and 1.5.
+        params, no_grads: as for :func:`check_backward`.
         eps: step of the differences; the directions' elements are between -1 and 1.
         atol, rtol: tolerances; ``rtol`` is relative to the larger one of the derivative and the
             derivative of the order below.

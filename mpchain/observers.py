@@ -1,8 +1,8 @@
 """Observers: objects that are notified of what a thread computes.
 
 Profiles, exporters and other tools derive from :class:`Observer`, which declares everything that an
-observer may see. The code notifies the observers that are active in its thread. If there are none,
-``current.observers`` is None, and nothing else is checked.
+observer may see. mpchain notifies the observers that are active in a thread. If there are none,
+``current.observers`` is None.
 """
 
 import contextlib
@@ -32,20 +32,20 @@ class Span:
     ================  ===================================  =======================================
     kind              name                                 thing
     ================  ===================================  =======================================
-    link              of the class                         the link; ``result`` is its output
-    call              of the public function               None
+    link              name of the class                    the link; ``result`` is its output
+    call              name of the public function          None
     input             iterator, converter                  the iterator, converter or updater
     forward           forward                              the optimizer that calls the function
     backward          backward                             None
     optimizer         optimizer                            the optimizer that updates
     evaluation        evaluation                           the evaluator
-    extension         of the extension                     the extension
+    extension         name of the extension                the extension
     extensions        extensions                           the trainer, whose iteration ends
-    gradients         what is done for their exchange      None
-    collective        of the communicator's method         the communicator
-    bucket            bucket 0, ...                        the sum; ``result`` is its request
+    gradients         what is done for their exchange      None, or the object that sums them
+    collective        name of the communicator's method    the communicator
+    bucket            bucket 0, ...                        this object; ``result`` is the request
     progress          progress                             the request that is advanced
-    wait              of what is waited for                the request, or None for other ranks
+    wait              an operation, other ranks            the request, or None for other ranks
     ================  ===================================  =======================================
 
     Example:

@@ -587,7 +587,8 @@ class GradientMethod(Optimizer):
         self.call_hooks("post")
 
     def _look_for_half(self, params):
-        """Warns if float16 or bfloat16 parameters lack float32 copies or a loss scale."""
+        """Warns of half-precision parameters if :meth:`use_fp32_update` was not called, and of
+        float16 parameters if there is no loss scale."""
         self._has_looked_for_half = True
         narrow = {param.dtype.name for param in params if is_half(param.dtype)}
         missing = []

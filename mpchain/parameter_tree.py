@@ -259,9 +259,10 @@ class ParameterTree(DeviceResident):
         False
 
         Args:
-            mode: ``'share'`` shares the parameters' arrays, but not their gradients, with the
-                original; ``'copy'`` copies everything; ``'init'`` copies everything, and draws new
-                initial values for the parameters (NaN for a Parameter that was made from an array).
+            mode: ``'share'`` shares the arrays of parameters and persistent values, but not
+                gradients, with the original; ``'copy'`` copies everything; ``'init'`` copies
+                everything, and draws new initial values for the parameters (NaN for a Parameter
+                that was made from an array).
 
         Raises:
             ValueError: ``mode`` is not one of these strings.
@@ -421,8 +422,8 @@ class ParameterTree(DeviceResident):
             copy_persistent: whether to copy persistent values too.
 
         Raises:
-            ValueError: the structure or a shape differs, or a parameter has values in this link but
-                not in ``link``.
+            ValueError: ``link`` lacks a link, parameter or persistent value of this tree, a shape
+                differs, or a parameter has values in this link but not in ``link``.
         """
         for mine, other in self.paired_with(link, "copyparams"):
             for name in sorted(mine._params):

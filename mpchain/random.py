@@ -220,6 +220,7 @@ def counters(
 
     Args:
         xp: CuPy; within the update of a multi-node optimizer, NumPy or CuPy.
+        shape: the shape of the array.
         shared: as in :func:`source`.
 
     Returns:
@@ -304,9 +305,9 @@ class SampleGenerator:
     A draw is a function of the key, the step, the number of the call within the step, the sample
     and the index of the element within the sample's part of the array. If the length of the first
     axis of an array is the number of samples, or a multiple where the rows of a sample are
-    adjacent, each sample has its own counters; with :func:`rows_of`, each row has its own counters.
-    Arrays of shape (), and :func:`shared` arrays, are the same for all streams. All other arrays
-    are drawn from counters of the stream.
+    adjacent, each sample has its own counters; with ``rows_of(samples)``, each row has its own
+    counters. Arrays of shape (), and :func:`shared` arrays, are the same for all streams. All other
+    arrays are drawn from counters of the stream.
 
     Args:
         key: 64 bits in two words. Generators with different keys are independent.

@@ -399,7 +399,7 @@ def weighted_numbers(
 
 
 def is_scalar(value: object) -> bool:
-    """Returns whether summaries accept a value: a real number, or an array or variable of one.
+    """Returns whether summaries accept a value: a real number, or an array or variable of shape ().
 
     Example:
         >>> is_scalar(np.float32(1)), is_scalar(np.zeros(1))

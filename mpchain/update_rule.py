@@ -163,10 +163,9 @@ class UpdateRule:
             element independently.
         scalars_depend_on: names of the attributes that :meth:`scalars` reads besides ``hyperparam``
             and ``t``. Rules of one class whose attributes of these names are the same objects take
-            one step together, which is faster if there are many rules. A class that overrides
-            :meth:`scalars` must declare the names itself, because they are not inherited. None, the
-            default, makes the rules of a class that overrides :meth:`scalars` take their steps one
-            by one.
+            one step together, which is faster if there are many rules. A derived class does not
+            inherit the names and must declare them itself. None, the default, makes the rules of a
+            class whose :meth:`scalars` is not the base's take their steps one by one.
         enabled: whether the parameter is updated.
         t: the number of updates so far.
         state: the states by name; None before the first update.

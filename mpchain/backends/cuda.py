@@ -45,7 +45,7 @@ class _MissingError(AttributeError, RuntimeError):
 
 
 class _Unavailable:
-    """Replaces the cupy module; any use raises an error that says what is missing."""
+    """Replaces the cupy module; any access of a name raises an error that says what is missing."""
 
     def __getattr__(self, name):
         raise _MissingError(f"cupy.{name}: {_load()[2]}")

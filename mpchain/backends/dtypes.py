@@ -39,7 +39,7 @@ def is_bfloat16(dtype: np.dtype) -> bool:
 
 
 def is_half(dtype: np.dtype) -> bool:
-    """Returns whether a dtype is float16 or bfloat16, which are summed and updated in float32.
+    """Returns whether a dtype is float16 or bfloat16.
 
     Example:
         >>> is_half(np.dtype(np.float16)), is_half(np.dtype(np.float32))

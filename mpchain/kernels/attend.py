@@ -174,7 +174,7 @@ def attention_kept(
 ) -> Array:
     """Returns 1 for the weights that the dropout of :func:`attention` keeps and 0 for the others.
 
-    Their shape is (..., L, S), and their dtype that of the query. Weights that are zero without
+    The result has the shape (..., L, S) and the dtype of the query. Weights that are zero without
     dropout may have either number.
 
     Example:

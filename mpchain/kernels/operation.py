@@ -6,13 +6,13 @@ checked once before another kernel computes. Arguments that break the contract g
 which broadcasts and promotes as NumPy does, or raises an error.
 
 A kernel declares the dtypes that it accepts. Its *refusal* rejects other arguments that its library
-cannot compute, or for which it would not be faster. A refusal may look at the dtypes, shapes,
-strides and addresses of arrays, at the other arguments (a window, axes), at ``config``, at
-:mod:`mpchain.kernels.thresholds`, at installed libraries and at the number of threads. It never
-reads the values of an array: two calls that agree in all of the above get the same kernel. An
-operation can therefore remember which kernel it chose for NumPy arrays, keyed by their dtypes,
-shapes and strides and by the other arguments. It remembers at most :data:`MOST` choices, until a
-threshold, the number of threads, or the list of kernels changes. If ``config.kernels`` or
+cannot compute, or for which it would not be faster. A refusal may look at the dtypes, shapes and
+strides of arrays, at the addresses of GPU arrays, at the other arguments (a window, axes), at
+``config``, at :mod:`mpchain.kernels.thresholds`, at installed libraries and at the number of
+threads. It never reads the values of an array: two calls that agree in all of these get the same
+kernel. An operation can therefore remember which kernel it chose for NumPy arrays, keyed by their
+dtypes, shapes and strides and by the other arguments. It remembers at most :data:`MOST` choices,
+until a threshold, the number of threads, or the list of kernels changes. If ``config.kernels`` or
 ``config.autotune`` is set, nothing is remembered.
 """
 
@@ -122,10 +122,11 @@ class Operation(Generic[P, R]):
         self._kernels = [Kernel(self.name, "reference", reference, None)]
         # For each type and dtype of the first array, this holds the functions and their refusals.
         self._asked: dict = {}
-        # this maps everything on which a choice may depend to the chosen function
+        # This maps everything on which a choice may depend to the chosen function.
         self._chosen: dict = {}
-        self._plans: dict = {}  # this maps functions of kernels to functions that plan calls
-        self._keys: dict = {}  # functions that return these keys, by the number of arguments
+        self._plans: dict = {}  # This maps functions of kernels to functions that plan calls.
+        # These functions return keys of ``_chosen``, by the number of arguments.
+        self._keys: dict = {}
         # This is True if there are kernels for NumPy arrays besides the reference.
         self._has_choice = False
         thresholds.forgets(self._chosen)
@@ -284,8 +285,8 @@ _explained = _Explained()
 
 
 def explain_by(what: str) -> None:
-    """Adds text, after "by", to the line that :meth:`Operation.explain` is writing for a kernel, if
-    any.
+    """Sets the text after "by" in the line that :meth:`Operation.explain` is writing for a kernel,
+    if any.
 
     Example:
         >>> explain_by("plan eng0")

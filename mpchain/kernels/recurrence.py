@@ -2,7 +2,7 @@
 derivative.
 
 The method ``forward`` of a cell gets the input's contribution to the gates at all times, (rows,
-gates * N), the matrices that multiply the state, and the initial states (B, N). ``spans`` are the
+gates * N), the matrix that multiplies the state, and the initial states (B, N). ``spans`` are the
 slices of the rows of each time step, in the order of computation. A step changes only the first
 rows of the states, which belong to sequences that have not ended (in the backward direction, to
 sequences that have begun). ``forward`` returns the outputs (rows, N), the final states, and the

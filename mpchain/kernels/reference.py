@@ -1,5 +1,4 @@
-"""The reference kernel of every operation, which specifies its results for NumPy and CuPy
-arrays."""
+"""Reference kernels, which specify the results of operations for NumPy and CuPy arrays."""
 
 import math
 
@@ -316,7 +315,7 @@ def products_of_others(x: Array) -> Array:
     without division.
 
     On the host, single precision is multiplied in double precision, because the products of the
-    elements before and after an element may lie outside of its range.
+    elements before and after an element may lie outside of the range of single precision.
 
     Example:
         >>> products_of_others(np.array([2.0, 3.0, 0.0]))
@@ -619,7 +618,7 @@ def rms_normalization_gradient(
 
 
 def _padded(x, window, value=0):
-    """Returns ``x`` (N, C, *spatial) with padding, without the elements at the end that no window
+    """Returns ``x`` (N, C, *spatial) with padding, except padding at the end that no window
     contains."""
     padded_size, inner, _ = layout(window)
     if padded_size == x.shape[2:]:
