@@ -25,7 +25,7 @@ _LIKE = {n: np.empty(range(2, 2 + n)).transpose(axes) for n, axes in _FROM_LAST.
 def is_last(x: Array) -> bool:
     """Returns whether the channels of each pixel of ``x`` are adjacent in memory, without gaps.
 
-    The result is True also for arrays with one channel or one pixel, which are plain too.
+    The result is True also for plain arrays with one channel or one pixel.
 
     Example:
         >>> x = np.zeros((2, 3, 4, 5))
@@ -114,7 +114,7 @@ def rows(x: np.ndarray) -> np.ndarray:
 
 
 def as_last(x: np.ndarray) -> np.ndarray:
-    """Returns ``x`` if it has channels last, else a copy that has.
+    """Returns ``x`` if it has channels last, else a copy with channels last.
 
     Example:
         >>> is_last(as_last(np.zeros((2, 3, 4, 5))))

@@ -15,7 +15,7 @@ from mpchain.kernels.cpu import special_loops
 from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
 from mpchain.typing import Array
 
-# The hyperbolic tangent of |x| is -e / (e + 2) with e = exp(-2 |x|) - 1, a formula that is exact
+# The hyperbolic tangent of |x| is -e / (e + 2) with e = exp(-2 |x|) - 1, a formula that is accurate
 # near zero too.
 _LINES = {
     "tanh": """

@@ -136,7 +136,7 @@ def as_writable(x):
 def compile_written_loop(
     name: str, text: str, known: dict[str, Any] | None = None, **options: Any
 ) -> Callable:
-    """Compiles the text of a function like :func:`compile_loop`.
+    """Compiles the text of a function, as :func:`compile_loop` compiles a function.
 
     The text is stored in a file, beside which numba caches the machine code.
 
@@ -420,8 +420,8 @@ def add_rows(x: Array, rows: Array, ids: Array) -> bool:
     """Adds ``rows[i]`` to row ``ids[i]`` of ``x``, for one i after another, in place.
 
     Returns:
-        whether the rows were added: False for arrays that the loop does not support, and if
-        ``config.kernels`` names kernels.
+        whether the rows were added: False for arrays that are small or that the loop does not
+        support, and if ``config.kernels`` names kernels.
 
     Raises:
         IndexError: an id is not the index of a row of ``x``.
@@ -556,8 +556,7 @@ def _find_maxima(begin, end, x, y, places, rows, columns, down, right, top, left
         where[:] = 0
         for a in range(rows):
             for b in range(columns):
-                # This function compares element (a, b) of each window with the window's maximum so
-                # far.
+                # Element (a, b) of each window is compared with the window's maximum so far.
                 column, place = b * wide - left, np.int32(a * columns + b)
                 start = min(y.shape[2], 0 if column >= 0 else (right - 1 - column) // right)
                 stop = max(start, min(y.shape[2], (x.shape[2] - 1 - column) // right + 1))

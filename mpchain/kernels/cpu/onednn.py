@@ -1,8 +1,8 @@
 """Kernels of Intel's oneDNN: convolutions and matrix products in single precision, and matrix
 products in bfloat16.
 
-With several threads, oneDNN computes all large products and convolutions; see
-:mod:`mpchain.kernels.cpu.onednn_library`.
+With several threads, oneDNN also computes large products and convolutions for which it is not
+faster; see :mod:`mpchain.kernels.cpu.onednn_library`.
 """
 
 import ctypes
@@ -45,8 +45,8 @@ def refusal(operation: str, first: Array, second: Array, window: Window) -> str 
     oneDNN computes the convolutions for which it was measured to be faster than a matrix product of
     all windows: depthwise convolutions, and convolutions with windows of several elements and
     enough channels for the library's blocks, but not so many channels that the filters are larger
-    than the windows. With several threads, oneDNN computes all other large convolutions too,
-    because the matrix product would use NumPy's BLAS, which has threads of its own. If
+    than the windows. With several threads, oneDNN computes other large convolutions too, because
+    the matrix product would use NumPy's BLAS, which has threads of its own. If
     ``config.kernels`` names onednn, oneDNN computes every convolution that it supports; with
     ``config.autotune``, measurements decide.
 

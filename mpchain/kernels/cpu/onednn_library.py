@@ -3,8 +3,8 @@
 The library is the wheel ``onednn-cpu-gomp`` 2023.2.0 (oneDNN 3.2). It uses the threads of OpenMP
 (libgomp). NumPy's BLAS has threads too, and the threads of both libraries busy-wait for more work:
 if calls alternate, the waiting threads of one library keep the threads of the other library off the
-cores. With several threads, oneDNN therefore computes all large products, and mpchain does not use
-the threads of NumPy's BLAS.
+cores. With several threads, oneDNN therefore also computes products of single precision for which
+it is not faster.
 """
 
 import contextlib

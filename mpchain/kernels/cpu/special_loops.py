@@ -1,10 +1,11 @@
 """Special functions of one number, as polynomials that compiled loops can vectorize.
 
 SciPy takes about 15 ns for each element, these functions less than 3 ns. Each function has one text
-for both dtypes (those in :data:`SINGLE`, for single precision only), with separate coefficients:
-Chebyshev interpolants that mpmath computed with 60 digits. Compared with mpmath, values differ by
-at most 5 units in the last place, and by half a unit on average; zeros, infinities and NaN agree
-with SciPy. The exponential takes half as long as NumPy's, and its values stay in registers.
+for both dtypes (those in :data:`SINGLE`, for single precision only), with separate coefficients,
+mostly of Chebyshev interpolants that mpmath computed with 60 digits. Compared with mpmath, values
+differ by at most 5 units in the last place, and by half a unit on average; zeros, infinities and
+NaN agree with SciPy. The exponential takes half as long as NumPy's, and its values stay in
+registers.
 
 The complementary error function is exp(-z^2) p(z), where p(z) (z + 3) is a polynomial of
 (z - 3) / (z + 3), as in M. Shepherd and J. Laframboise, Chebyshev approximation of
@@ -28,8 +29,8 @@ QUICK = {"logistic"}
 """The names of functions for which NumPy needs several passes."""
 
 SINGLE = {"erfinv", "gammaln", "trigamma", "normal_hazard"}
-"""The names of functions of single precision that are computed in double precision. No formula
-contains these functions."""
+"""The names of functions that exist only for single precision. No formula contains these
+functions."""
 
 _EXP = """
 def exp(x):

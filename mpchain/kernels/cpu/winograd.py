@@ -1,11 +1,9 @@
-"""Convolutions with small filters by Winograd's tiles, which need at most half of the
-multiplications.
+"""Convolutions with small filters by Winograd's tiles, which need fewer multiplications.
 
 The filters have 3 or 2 taps along both axes. With a stride of 2, the filters have 3 to 6 taps, at
 most 3 in each of four phases, and each phase is a convolution of every second input element with
-stride 1.
-Compiled loops read and write tiles, and oneDNN multiplies them. Each block of tiles fits into the
-caches.
+stride 1. Compiled loops read and write tiles, and oneDNN multiplies them. Each block of tiles fits
+into the caches.
 """
 
 import functools

@@ -84,8 +84,7 @@ class ChannelKernel(NamedTuple):
         sizes: tuple[int, int, int],
         numbers: Sequence[float] = (),
     ) -> Array | None:
-        """Runs the kernel and returns a new array; returns None for unsupported arrays, or if some
-        128-bit words would hold parts of several channels.
+        """Runs the kernel and returns a new array; returns None for unsupported arrays or sizes.
 
         Args:
             arrays: arrays of one shape and dtype.
@@ -123,8 +122,9 @@ def _compiled(kernel, char, of_channels):
 
 
 def in_order(x: "cuda.GpuArray", axis: tuple[int, ...]) -> Any:
-    """Returns a view of ``x`` whose axes are in memory order, the indices of the axes in this view,
-    and the argument of ``transpose`` that restores the order of axes (None if it is the same).
+    """Returns a view of ``x`` whose axes are in memory order, the indices of the axes ``axis`` in
+    this view, and the argument of ``transpose`` that restores the order of axes (None if it is the
+    same). For arrays with gaps, the view is ``x`` itself.
 
     Example:
         >>> in_order(x, (0, 2, 3))  # doctest: +SKIP

@@ -1,5 +1,4 @@
-"""Cross entropies on GPUs, computed by the kernels of
-:mod:`mpchain.kernels.gpu.cuda_reductions`."""
+"""The cross entropy on GPUs, with sums as in :mod:`mpchain.kernels.gpu.cuda_reductions`."""
 
 import math
 from typing import Any, NamedTuple
@@ -128,9 +127,10 @@ def cross_entropy(
     If a label is out of range, the loss is NaN.
 
     Args:
+        x, t: see ``F.softmax_cross_entropy``.
         divisor: the divisor of the sum with reduce='mean'; 0 means the number of labels that are
             not ignored.
-        x, t, class_weight, ignore_label, reduce: see ``F.softmax_cross_entropy``.
+        class_weight, ignore_label, reduce: see ``F.softmax_cross_entropy``.
 
     Returns:
         The loss, and the values that :func:`cross_entropy_gradient` needs.

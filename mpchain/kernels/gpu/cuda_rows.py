@@ -85,7 +85,7 @@ def _refuse(rows: Array, ids: Array, n: int) -> str | None:
 def sum_rows(rows: Array, ids: Array, n: int) -> Array:
     """See :func:`mpchain.kernels.reference.sum_rows`.
 
-    CuPy's ``add.at`` needs no sorting, but uses atomic operations, which add in a different order
+    CuPy's ``add.at`` needs no sorting, but uses atomic operations, which may add in another order
     in each call.
     """
     xp, shape = cuda.get_array_module(rows), rows.shape[ids.ndim :]

@@ -72,8 +72,8 @@ class Guard(NamedTuple):
         n_left_out: int32 array, whose first element is the number of steps that were skipped.
         n_known: the number of skipped steps that the host knows about.
         n_rows: one more than the number of steps whose outcome the host does not know.
-        now: a function that returns ``n_known`` and ``n_rows``, for replays of a captured step;
-            None if no step is captured.
+        now: a function that returns ``n_known`` and ``n_rows`` for the next replay of a captured
+            step.
 
     Example:
         >>> guard = Guard(found, counts, 0, 1)  # doctest: +SKIP
@@ -283,7 +283,7 @@ def _launch(function, names, lists, more):
 
 
 def _kernels(function, names, lists, more):
-    """Yields kernels, each with the table of the arrays that it gets, and with its blocks."""
+    """Yields kernels, each with the table of its arrays and the number of its blocks."""
     dtypes = [arrays[0].dtype for arrays in lists]
     places = [i for i, array in enumerate(lists[-1]) if array.size]
     most = _most(len(lists), more)

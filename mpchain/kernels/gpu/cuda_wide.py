@@ -133,8 +133,8 @@ class WideKernel:
         return results if self._returns_tuple else results[0]
 
     def _run_plain(self, args, arrays):
-        """Runs CuPy's kernel; if an array has the channels last, in this order and without copies
-        of the others, such as gradients that are repeated along axes."""
+        """Runs CuPy's kernel. If an array has channels last, the results have channels last too; no
+        array is copied."""
         kernel, shapes = self._plain(), {x.shape for x in arrays}
         views = [contiguous_view(x) for x in arrays] if len(shapes) == 1 else []
         backs = {view[1] for view in views if view is not None} - {None}

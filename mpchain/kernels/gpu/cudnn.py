@@ -298,8 +298,8 @@ def plan_of(request: Request, device: Any) -> Any:
 
 
 def refusal(*arrays: Array) -> str | None:
-    """Returns the reason why cuDNN refuses arrays for all operations; None if cuDNN accepts the
-    arrays.
+    """Returns the reason why cuDNN refuses arrays for any operation; None if there is no such
+    reason.
 
     Example:
         >>> with mpchain.using_config("use_cudnn", "never"):

@@ -4,9 +4,8 @@ the gradient.
 Only half precision is supported, because cuDNN has no plan for other dtypes. The compilation for a
 shape takes seconds.
 
-Dropout has one of two forms. With a seed, cuDNN draws the mask in both kernels, and never stores
-it. Where draws belong to samples, cuDNN reads the mask from an array, which is drawn for each of
-both kernels, and not kept in between.
+Dropout has one of two forms. With a seed, cuDNN draws the mask in both kernels, which do not store
+it. Where draws belong to samples, cuDNN reads the mask from an array.
 """
 
 import functools
@@ -93,9 +92,10 @@ def attention_request(
     """Returns the request for attention, or its gradient.
 
     Args:
+        of_gradient: whether to compute the gradient.
         arrays: shapes and strides, in elements, of query, key and value; for the gradient, of g,
             query, key, value and y.
-        dtype: the name of their dtype.
+        dtype: the name of the arrays' dtype.
         options: all else.
 
     Example:
@@ -283,7 +283,7 @@ def attention_kept(
     bias: Array | None,
     dropout: Dropout,
 ) -> Array:
-    """See :func:`mpchain.kernels.attention_kept`: attention once more, which shows its mask."""
+    """See :func:`mpchain.kernels.attention_kept`. Computes attention again to get the mask."""
     xp, of_weights = cuda.get_array_module(query), (*query.shape[:3], key.shape[2])
     kept = xp.zeros(of_weights, np.float32)  # cuDNN writes none of what a causal mask leaves out
     call = _Call(False, (query, key, value), scale, is_causal, bias, dropout, True)

@@ -48,6 +48,7 @@ def batch_request(of_gradient: bool, shape: tuple, dtype: str) -> cudnn.Request:
     """Returns the request for a batch normalization, or its gradient.
 
     Args:
+        of_gradient: whether to compute the gradient.
         shape: the shape of x, (N, C, ...).
         dtype: the dtype of x, y and their gradients; all other arrays are in single precision.
 
