@@ -14,8 +14,8 @@ class AugmentedDataset(DatasetMixin):
 
     The random numbers are a function of the seed, the example's index and the epoch. An example is
     therefore changed in the same way by any number of workers, on any rank, and after a resume, but
-    in a different way in each epoch. The iterators of mpchain,
-    :class:`SubDataset`, :class:`ConcatenatedDataset`, :class:`TransformDataset` and
+    in a different way in each epoch. The iterators of mpchain, :class:`SubDataset`,
+    :class:`ConcatenatedDataset`, :class:`TransformDataset` and
     :func:`~mpchain.distributed.scatter_dataset` pass on the epoch: for ``n`` examples, ``dataset[i
     + epoch * n]`` is example ``i`` in that epoch, and ``dataset[i]`` is example ``i`` in epoch 0.
 

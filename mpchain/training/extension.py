@@ -90,7 +90,7 @@ def make_extension(
     initializer: Callable[["Trainer"], Any] | None = None,
     on_error: Callable[["Trainer", BaseException, Any], Any] | None = None,
 ) -> Callable[[Any], Any]:
-    """Decorator that gives a function of the trainer the attributes of an extension.
+    """Returns a decorator that gives a function of the trainer the attributes of an extension.
 
     Args:
         trigger: default trigger; None means every iteration.

@@ -11,7 +11,8 @@ from typing import NoReturn
 class TrainingInterrupted(KeyboardInterrupt, SystemExit):
     """Ctrl-C has ended a training loop after a complete iteration.
 
-    If it is not caught, the program ends without a traceback, with a shell's code for Ctrl-C.
+    If this exception is not caught, the program ends without a traceback, with a shell's code for
+    Ctrl-C.
 
     Example:
         >>> TrainingInterrupted("after iteration 5").code

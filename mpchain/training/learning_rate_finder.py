@@ -94,10 +94,10 @@ def find_learning_rate(
 
     A good rate is somewhat below the rate at which the loss falls fastest. The test ends early when
     the loss is not finite, or exceeds four times its least value. Afterwards the state of the
-    model, the optimizers, the iterators and the random generators is restored, but parameters that
-    were not initialized have initial values. See L. Smith, Cyclical Learning Rates for Training
-    Neural Networks, WACV 2017, `arXiv:1506.01186 <https://arxiv.org/abs/1506.01186>`_; here the
-    rate grows by equal factors.
+    model, the optimizers, the iterators and the random generators (except CuPy's) is restored, but
+    parameters that were not initialized have initial values. See L. Smith, Cyclical Learning Rates
+    for Training Neural Networks, WACV 2017, `arXiv:1506.01186 <https://arxiv.org/abs/1506.01186>`_;
+    here the rate grows by equal factors.
 
     On several ranks the function is collective, and the losses are means over the ranks.
 
@@ -115,8 +115,9 @@ def find_learning_rate(
         A :class:`RangeTest` with the rates, the losses, and a suggestion.
 
     Raises:
-        KeyError: the updater reports no value named ``key``.
-        ValueError: the rates do not grow, or the number of iterations is below 2.
+        KeyError: the updater reports no value named ``key``, or has no optimizer of this name.
+        ValueError: the lowest rate is not positive or not below the highest, or the number of
+            iterations is below 2.
 
     Example:
         >>> np.random.seed(0)

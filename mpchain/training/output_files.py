@@ -110,8 +110,8 @@ class OutputFiles:
     def keep_earlier(self, path: PathLike) -> None:
         """Renames a file that this run is about to replace, if an earlier run has written it.
 
-        If this run resumes the earlier run, the file is not renamed. The new name has ``.old1``,
-        ``.old2``, ... before its extension, so it is not the name of a snapshot.
+        If this run was resumed from a snapshot, the file is not renamed. The new name has
+        ``.old1``, ``.old2``, ... before its extension, so it is not the name of a snapshot.
 
         Args:
             path: the file that will be written.

@@ -64,7 +64,7 @@ def _per_second(passed):
 
 
 def about(trainer: "Trainer") -> dict[str, Any]:
-    """Returns the folder of the results, and a dict of settings, from name to text.
+    """Returns a dict of the folder of the results and of the settings, a dict from name to text.
 
     >>> about(testing.get_trainer_with_mock_updater())["settings"]
     {}

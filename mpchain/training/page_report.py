@@ -44,9 +44,9 @@ class PageReport(Extension):
     """Shows the training live in a browser: curves, throughput, memory, the tail of the log.
 
     When training begins, the extension starts a process that serves the page on the loopback
-    interface. It prints the address with its secret token if standard error is a terminal, and the
-    path of the file that contains the address. The page ends with the training. The page needs
-    Tornado: ``pip install 'mpchain[page]'``.
+    interface. The extension prints the path of the file that contains the address, and also the
+    address with its secret token if standard error is a terminal. The page ends with the training.
+    The page needs Tornado: ``pip install 'mpchain[page]'``.
 
     With ``mpchain-launch --page`` no program needs this extension: the launcher serves a page with
     all ranks, and trainers report to it by themselves.
@@ -63,7 +63,7 @@ class PageReport(Extension):
         >>> trainer.extend(extensions.LogReport())
         >>> trainer.extend(extensions.PageReport())
         >>> trainer.run()  # doctest: +SKIP
-        page: http://127.0.0.1:40123/?token=...
+        page: http://127.0.0.1:40123/?token=... (also in ...)
     """
 
     # The extension is called first, so that snapshots do not list it as an extension that is still
@@ -250,7 +250,8 @@ class Connection:
         return b""
 
     def close(self) -> None:
-        """Ends the process of the page, after browsers have received the last report."""
+        """Waits until the process of the page has sent the last report to browsers and ended;
+        kills it after :data:`TIME_TO_END` seconds."""
         if self._process is None:
             return
         try:
@@ -326,7 +327,7 @@ def _text(value):
 
 
 def _scalars(values):
-    """Returns the scalars, and the sum or mean of each pair (sum or mean, weight), as numbers."""
+    """Returns the scalars, and the first element of each pair (value, weight), as numbers."""
     found = {}
     for key, value in values.items():
         value = value[0] if isinstance(value, tuple) and value else value

@@ -24,8 +24,8 @@ def serialize_random_states(
     """Saves or reads the states of NumPy's and Python's global generators and of ``config.rng``.
 
     CuPy's generator has no readable state: saving seeds it anew, by a number that depends only on
-    NumPy's state and the iteration. A resumed training on a GPU therefore equals a training that
-    saved at the same iterations.
+    NumPy's state, the iteration and the GPU's id. A resumed training on a GPU therefore equals a
+    training that saved at the same iterations.
 
     Args:
         serializer: a serializer or deserializer.

@@ -27,7 +27,7 @@ COMMAND_VARIABLE = "MPCHAIN_COMMAND"
 class ClosingReport(Extension):
     """Prints at the end of training the final values, and the folder of the results.
 
-    If ``arguments`` have ``resume`` and there is a snapshot, the first run of a program also prints
+    If ``arguments`` have ``resume`` and there is a snapshot, the first run in a folder also prints
     a line with the next steps. After Ctrl-C or SIGTERM the extension prints the command that
     continues from the latest snapshot, if there is one, or only the path of the snapshot if the
     program has no option to continue. After any other exception it prints nothing.

@@ -63,7 +63,7 @@ class DumpGraph(Extension):
             self._keeping.enter_context(using_config("keep_graph_on_report", True))
 
     def trigger(self, trainer: Trainer) -> bool:
-        """Returns whether this is the first iteration of training."""
+        """Returns whether the graph is still to be written."""
         return not self._is_done
 
     def __call__(self, trainer: Trainer) -> None:

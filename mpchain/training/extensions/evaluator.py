@@ -25,16 +25,15 @@ class Evaluator(Extension):
 
     The means are means over *samples*: the weight of a reported value is the number of samples in
     the batch. (Chainer averages over batches: the samples of a smaller last batch count more.)
-    A value that is itself a mean over a count, such as labels that are not ignored, is weighted
-    by this count: results of the losses and accuracies of :mod:`mpchain.functions`, and of
-    :func:`mpchain.batch_mean`, that are reported unchanged. A value that is reported as
-    ``(value, weight)`` keeps its own weight. A nonlinear function of a mean, such as the
-    perplexity exp(loss), is best computed from the final mean (``postprocess`` of
-    :class:`LogReport`).
+    If a loss or accuracy of :mod:`mpchain.functions`, or :func:`mpchain.batch_mean`, returns a
+    mean over a count, such as the number of labels that are not ignored, and this mean is reported
+    unchanged, it is weighted by the count. A value that is reported as ``(value, weight)`` keeps
+    its own weight. A nonlinear function of a mean, such as the perplexity exp(loss), is best
+    computed from the final mean (``postprocess`` of :class:`LogReport`).
 
     The model runs with ``config.train`` False and records no graph. In a trainer the values get the
     extension's name as a prefix (``'validation/main/loss'``), even if the evaluator is called
-    directly later; an evaluator without a trainer only returns them (``'main/loss'``).
+    directly later; without a trainer they get no prefix (``'main/loss'``).
 
     Subclasses may override :meth:`evaluate` as a whole, or :meth:`summarize`, which returns the
     sums and weights from which the means are computed.

@@ -53,7 +53,7 @@ class FigureWriter(Extension):
     def __init__(self, filename: str) -> None:
         self.filename = filename
         self._files = OutputFiles(type(self).__name__, filename)
-        # These are the seconds spent on all drawings, and the time of the next drawing.
+        # These are the seconds that all drawings took, and that the next one is expected to take.
         self._drawn, self._cost = 0.0, _FIRST
         self._begun = time.monotonic()
         self._waiting: Callable[[], None] | None = None

@@ -150,7 +150,8 @@ class InverseShift(Schedule):
 
     Args:
         attr: name of the attribute.
-        gamma, power: the factor of ``t``, which is at least 0, and the negative exponent.
+        gamma: the factor of ``t``, at least 0.
+        power: the power of 1 / (1 + gamma t).
         init, target, optimizer: see :class:`Schedule`.
 
     Raises:
@@ -369,12 +370,13 @@ class CosineShift(Schedule):
     Args:
         attr: name of the attribute.
         max_count: number of calls after which the target is reached.
-        init, optimizer: see :class:`Schedule`.
+        init: see :class:`Schedule`.
         target: the last value.
         warmup: the number of calls at the beginning in which the attribute rises.
+        optimizer: see :class:`Schedule`.
 
     Raises:
-        ValueError: not 0 <= warmup < max_count.
+        ValueError: 0 <= warmup < max_count does not hold.
 
     See I. Loshchilov and F. Hutter, SGDR: stochastic gradient descent with warm restarts, ICLR
     2017.
@@ -404,7 +406,7 @@ class CosineShift(Schedule):
 
 
 class OneCycleShift(Schedule):
-    """Raises an attribute to a peak and decays it below its start, each by half a cosine wave.
+    """Moves an attribute to a peak and from there to a last value, each by half a cosine wave.
 
     A second schedule should move the momentum in the opposite direction:
     ``OneCycleShift("momentum", 0.85, n, init=0.95, target=0.95)``.
@@ -419,7 +421,7 @@ class OneCycleShift(Schedule):
         optimizer: see :class:`Schedule`.
 
     Raises:
-        ValueError: not 0 < rise < 1, or ``max_count`` is not positive.
+        ValueError: ``rise`` is not between 0 and 1, or ``max_count`` is not positive.
 
     See L. Smith and N. Topin, Super-convergence: very fast training of neural networks using large
     learning rates, 2019.

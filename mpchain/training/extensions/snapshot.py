@@ -119,7 +119,7 @@ class Snapshot(Extension):
             )
 
     def __call__(self, trainer: "Trainer") -> None:
-        """Saves the target, if ``condition`` returns True."""
+        """Saves the target, unless there is a ``condition`` that returns False."""
         if self.condition is None or self.condition():
             self._save(trainer)
 

@@ -24,7 +24,7 @@ class EarlyStoppingTrigger:
         patience: number of checks in a row without improvement; None means 3.
         mode: whether greater (``'max'``) or smaller (``'min'``) values are better; ``'auto'`` means
             ``'max'`` for a name that contains ``accuracy``, and otherwise ``'min'``.
-        verbose: whether to print a line when the trigger fires.
+        verbose: whether to print a line when the trigger fires because of ``patience``.
         max_trigger: the limit; see :func:`get_trigger`.
         restore_best: whether to restore the models of all optimizers, when the trigger fires, to
             their state at the best check. Until then, this state is kept in host memory and saved

@@ -83,8 +83,8 @@ def mean_observation(parts: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, A
     """Returns the means of the devices' reported values over their samples.
 
     Args:
-        parts: pairs of a number of samples and an observation. Values that are not scalars, or that
-            only the first device reports, stay unchanged.
+        parts: pairs of a number of samples and an observation. Values that are not scalars are
+            those of the first device.
 
     Example:
         >>> mean_observation([(3, {"loss": 1.0}), (1, {"loss": 5.0})])
