@@ -144,7 +144,8 @@ def _places(table):
 def later(
     package: str, table: Mapping[str, str], otherwise: Callable[[str], Any]
 ) -> Callable[[str], Any]:
-    """Returns a ``__getattr__`` for a package, which imports names of annexes when they are used.
+    """Returns a ``__getattr__`` for a package; it imports names of annexes when they are first
+    used.
 
     Args:
         package: the package's name.

@@ -626,8 +626,8 @@ marked = _Marked()
 
 
 def mark(variables: "Iterable[variable.Variable | None]") -> None:
-    """Marks results of ``grad`` that have no graph, because a loss treats these results as
-    constants.
+    """Marks results of ``grad`` that have no graph; :func:`warn_of_marked` warns if a loss depends
+    on them.
 
     A program that forgets ``enable_double_backprop`` trains with a wrong gradient. Functions whose
     inputs are all constants pass the mark on, and backpropagation looks for marks until it has

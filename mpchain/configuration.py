@@ -97,7 +97,7 @@ mixed_bf16 = MixedBfloat16()
 
 
 class GlobalConfig:
-    """Entries that every thread sees unless it has set its own (see :class:`LocalConfig`).
+    """Entries that all threads see; a thread can set values of its own in a :class:`LocalConfig`.
 
     A program may set these entries and those whose names begin with ``user_``.
 
@@ -270,8 +270,8 @@ global_config = GlobalConfig(
 """The entries that all threads share.
 
 Chainer does not have the entries ``kernels`` (names of kernels' libraries to prefer, in order),
-``rng`` (a :class:`numpy.random.Generator` from which initializers draw; None means NumPy's global
-state), ``function_hooks`` and ``link_hooks`` (active hooks by name).
+``rng`` (a generator of NumPy from which initializers and distributions draw; None means NumPy's
+global state), ``function_hooks`` and ``link_hooks`` (active hooks by name).
 """
 
 config = LocalConfig(global_config)

@@ -90,7 +90,7 @@ class DeviceResidentsVisitor:
     """
 
     def visit_device_resident(self, device_resident: DeviceResident) -> None:
-        """Called with the object itself and each child."""
+        """Called with the object itself and each of its descendants."""
         raise NotImplementedError(f"{type(self).__name__} does not implement visit_device_resident")
 
     def visit_array(self, array: Array) -> Array:

@@ -25,9 +25,8 @@ class Function:
     are kept for ``backward`` unless ``forward`` calls :meth:`retain_inputs`. Write new functions as
     a :class:`FunctionNode`, which can be differentiated to any order.
 
-    An instance is called with Variables or arrays, any number of times; each call makes a node of
-    the graph. The ``backward`` of a call sees the attributes that its ``forward`` assigned to
-    ``self``.
+    An instance is called with Variables or arrays, any number of times. The ``backward`` of a call
+    sees the attributes that its ``forward`` assigned to ``self``.
 
     Example:
         >>> class Square(Function):

@@ -565,9 +565,9 @@ def exchanged(function: Callable[[np.ndarray], Any], array: Array) -> np.ndarray
     same messages as ranks that replay the step or run it normally.
 
     Args:
-        function: receives a copy of the array, and returns an array whose shape and dtype depend
-            only on those of the copy. The function's operations are not recorded, so it should only
-            exchange data.
+        function: receives the array or a copy, and returns an array whose shape and dtype depend
+            only on those of its argument. The function's operations are not recorded, so it should
+            only exchange data.
         array: the array to send.
 
     Returns:

@@ -317,7 +317,7 @@ class Optimizer:
         named = [(n, p) for n, p in self.target.namedparams() if p.grad is not None]
         finite = [param.xp.isfinite(param.grad).all() for _, param in named]
         names = []
-        # The host waits for the GPU only once, for all gradients.
+        # If all gradients are finite, the host waits for the GPU only once.
         if not share_gpu(finite) or not named[0][1].xp.stack(finite).all():
             names = [name for (name, _), is_finite in zip(named, finite) if not is_finite]
         # Ranks that hold slices of the same parameters skip the step together.

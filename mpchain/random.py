@@ -150,11 +150,12 @@ def rows_of(samples: object = None, axis: int = 0) -> contextlib.AbstractContext
 
 
 def shared() -> contextlib.AbstractContextManager[None]:
-    """Context manager: draws within the block belong to no sample, and are the same on all ranks.
+    """Context manager: draws within the block belong to no sample, and are the same on all ranks in
+    the updates of a multi-node optimizer.
 
-    Draws of shape () and draws for parameters are always shared. Use this context manager for all
-    other values that a single process draws once for a batch, such as masks of computed weights, or
-    the layers that stochastic depth skips.
+    Draws of shape () and draws for parameters are shared without it. Use this context manager for
+    all other values that a single process draws once for a batch, such as masks of computed
+    weights, or the layers that stochastic depth skips.
 
     Example:
         >>> with mpchain.random.shared():

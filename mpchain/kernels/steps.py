@@ -339,8 +339,8 @@ _open = {}
 def _text_and_constants(step, n_written, scalars):
     """Returns the Python text of a loop that takes the step, and the constants that the loop needs.
 
-    The text is written once, and leaves all numbers open on which it does not depend, so that
-    another learning rate needs no new text.
+    The text leaves open all numbers on which it does not depend, so that another learning rate
+    needs no new text.
     """
     key = step, n_written, tuple(scalars)
     free = _open.get(key)

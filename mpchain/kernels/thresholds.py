@@ -223,8 +223,7 @@ other."""
 # measure these thresholds of oneDNN.
 
 shared = 1 << 18
-"""The least number of multiplications of a product for which OpenBLAS would use its threads; oneDNN
-computes such products."""
+"""The least number of multiplications of a product for which OpenBLAS would use its threads."""
 
 product, product_by_rows = 1 << 21, 1 << 20
 """The least number of multiplications of a product, and of x W^T, for which a call of oneDNN is

@@ -235,7 +235,7 @@ def _by_channels(x):
     SINGLE_OR_DOUBLE,
 )
 def _batch_normalization(x, gamma, beta, axis, eps, out=None):
-    """Computes the same as the reference, one channel at a time."""
+    """Computes the same as the reference."""
     y = result(x.shape, x.dtype, x, out=out)
     # these are mean, inverse_std and var
     statistics = [np.empty(gamma.shape, x.dtype) for _ in range(3)]
@@ -291,7 +291,7 @@ def _sums_of_columns(function, x, *arrays):
     SINGLE_OR_DOUBLE,
 )
 def _batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis, out=None):
-    """Computes the same as the reference, one channel at a time."""
+    """Computes the same as the reference."""
     gx = result(x.shape, x.dtype, x, out=out)
     # these are g_gamma and g_beta
     of_parameters = [np.empty(gamma.shape, x.dtype) for _ in range(2)]
@@ -352,7 +352,7 @@ def _geometry(window):
 
 @reference.max_windows.kernel("numba_cpu", _refuse_pooling, SINGLE_OR_DOUBLE)
 def _max_windows(x, window, out=None):
-    """Computes the same as the reference, one window at a time."""
+    """Computes the same as the reference."""
     shape = (*x.shape[:2], *window.out_size)
     y = result(shape, x.dtype, x, out=out)
     if is_only_last(x):
@@ -370,7 +370,7 @@ def _max_windows(x, window, out=None):
     "numba_cpu", lambda y, places, window: _refuse_pooling(y, window), SINGLE_OR_DOUBLE
 )
 def _place_in_windows(y, places, window):
-    """Computes the same as the reference, one window at a time."""
+    """Computes the same as the reference."""
     shape = (*y.shape[:2], *window.in_size)
     if is_only_last(places):
         x = empty_last(shape, y.dtype)
@@ -387,7 +387,7 @@ def _place_in_windows(y, places, window):
     "numba_cpu", lambda x, places, window: _refuse_pooling(x, window), SINGLE_OR_DOUBLE
 )
 def _take_from_windows(x, places, window):
-    """Computes the same as the reference, one window at a time."""
+    """Computes the same as the reference."""
     if is_only_last(places):
         y = empty_last(places.shape, x.dtype)
         arrays = list(map(_pixels, (as_last(x), y, places)))

@@ -59,8 +59,8 @@ def _step(x, stack):
 
 
 def _operand(x, stack) -> tuple[Any, Any, Any, Any]:
-    """Returns the array, whether its matrices are transposed, the distance between rows, and the
-    distance between matrices."""
+    """Returns the array or a copy, whether its matrices are transposed, the distance between rows,
+    and the distance between matrices."""
     matrix, step = _matrix(x), _step(x, stack)
     if matrix is None or step is None:
         xp = cuda.get_array_module(x)

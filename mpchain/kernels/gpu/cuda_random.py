@@ -132,7 +132,7 @@ def _drop(x: Array, h: Array | None, counters: Counters, ratio: float) -> Array:
 
 
 def _run(name, value, reads, y, counters, ratio):
-    """Writes a value for each element into an array, and returns it."""
+    """Writes a value for each element into ``y``, and returns ``y``."""
     # an element is kept if its word is at least this number
     least = np.uint64(math.ceil(ratio * 2**32 - 0.5))
     begin, n_rows, *numbers = counters
