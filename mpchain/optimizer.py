@@ -1,6 +1,6 @@
 """Optimizers: objects that update the parameters of a link.
 
-An :class:`Optimizer` gives each parameter of its target an :class:`UpdateRule`, which holds the
+A :class:`GradientMethod` gives each parameter of its target an :class:`UpdateRule`, which holds the
 state of the parameter, such as the momentum.
 """
 

@@ -544,7 +544,7 @@ class ParameterTree(DeviceResident):
 class TreeOutline:
     """The links and parameters of a tree, as a walk over the tree found them.
 
-    To check by :meth:`describes` whether a tree is unchanged costs much less than another walk.
+    :meth:`describes` finds out whether the tree is unchanged in much less time than another walk.
 
     >>> model = mpchain.Sequential(L.Linear(3, 2))
     >>> outline = TreeOutline(model)

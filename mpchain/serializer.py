@@ -45,7 +45,8 @@ class MissingKeyError(SerializationError, KeyError):
 
 
 class Serializable(Protocol):
-    """An object that a serializer can save and restore: a link, an optimizer, a trainer."""
+    """An object that a serializer can save and restore, such as a link, an optimizer or a
+    trainer."""
 
     def serialize(self, serializer: "AbstractSerializer", /) -> None: ...
 

@@ -410,7 +410,7 @@ def should_use_cudnn(level: str, lowest_version: int = 0) -> bool:
 
 
 def should_use_cudnn_tensor_core(dtype: DTypeLike) -> bool:
-    """Returns whether cuDNN is available, and the configuration requests it, and its tensor cores
+    """Returns whether cuDNN is available, and the configuration requests cuDNN and its tensor cores
     for a dtype.
 
     Example:
