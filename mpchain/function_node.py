@@ -154,7 +154,7 @@ class FunctionNode:
         """Computes the outputs, and makes this node their creator.
 
         Args:
-            inputs: tuple of Variables or arrays.
+            inputs: tuple or list of Variables or arrays.
 
         Returns:
             tuple of Variables.

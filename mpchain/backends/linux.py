@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def read(path: str) -> str:
-    """Returns the text of a file; empty if the file is missing or belongs to another user.
+    """Returns the text of a file; empty if the file cannot be read.
 
     >>> read("/proc/none")
     ''

@@ -55,7 +55,8 @@ def random_words(
 
     Args:
         samples, begins: arrays (rows,) of integers.
-        n_blocks, call, step: values in the formula above.
+        n_blocks: the number of blocks for each row.
+        call, step: values in the formula above.
         low, high: the two words of the key.
 
     Returns:

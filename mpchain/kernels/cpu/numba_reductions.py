@@ -305,7 +305,7 @@ def _add(begin, end, x, y):
         y[row] = total
 
 
-# the numbers of elements whose columns NumPy has summed, by dtype
+# This maps dtypes to the numbers of elements of the matrices whose columns NumPy has summed.
 _n_summed = {np.dtype(name): 0 for name in SINGLE_OR_DOUBLE}
 
 

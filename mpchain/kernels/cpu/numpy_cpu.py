@@ -28,7 +28,7 @@ def refuse_unless_few_rows(x: Array, W: Array, b: Array | None) -> str | None:
 
 @reference.linear.kernel("numpy_cpu", refuse_unless_few_rows, SINGLE_OR_DOUBLE)
 def _linear_of_few_rows(x, W, b):
-    """Returns y = x W^T + b, computed as y^T = W x^T + b."""
+    """Returns y = x W^T + b, where x W^T is computed as the transpose of W x^T."""
     # For a transposed x, BLAS takes longer than a copy of x.
     y = np.ascontiguousarray(reference.product(W, np.ascontiguousarray(x.T)).T)
     if b is not None:

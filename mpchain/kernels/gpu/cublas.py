@@ -119,7 +119,7 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
     return result
 
 
-# The functions below call cuBLAS's C interface in streams that capture, where CuPy refuses to.
+# The functions below call cuBLAS's C interface in streams that capture, where CuPy would refuse.
 
 
 def captured_product(handle: int, *args: Any) -> None:
