@@ -107,7 +107,7 @@ def test_wrong_arguments(files, tmp_path):
         TextDataset([files[0], tmp_path / "c.txt"])
     with pytest.raises(ValueError, match="paths must name at least one file"):
         TextDataset([])
-    with pytest.raises(ValueError, match=r"\['ascii'\] must have one entry for each of the 2 files"):
+    with pytest.raises(ValueError, match=r"\['ascii'\] must have one entry for each of the 2"):
         TextDataset(files, encoding=["ascii"])
     with pytest.raises(ValueError, match="newline must be None"):
         TextDataset(files[0], newline="x")

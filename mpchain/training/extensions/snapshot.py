@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Snapshot(Extension):
-    """Saves the trainer once an epoch, after all other extensions.
+    """Saves the trainer once an epoch, after the other extensions (with the priority -100).
 
     ``snapshot`` is another name of this class. Training resumes from the file by ``load_npz(file,
     trainer)``, or by itself with ``autoload``. A file appears under its name only when it is
     complete.
 
-    While training runs, another job that would write files of the same name is refused, and
-    incomplete files that a killed process has left are deleted. A run deletes only its own
-    snapshots (see ``n_retains``) and, if it resumed from a snapshot, the snapshots of the run that
-    wrote that one. If a new snapshot has the name of a file of an earlier run, that file is kept:
-    ``snapshot_iter_9`` is renamed to ``snapshot_iter_9.old1``.
+    If ``filename`` is a string, another job that would write files of the same name while training
+    runs is refused, and incomplete files that a killed process has left are deleted. A run deletes
+    only its own snapshots (see ``n_retains``) and, if it resumed from a snapshot, the snapshots of
+    the run that wrote that one. If a new snapshot has the name of a file of an earlier run, that
+    file is kept: ``snapshot_iter_9`` is renamed to ``snapshot_iter_9.old1``.
 
     Args:
         savefun: function of ``(path, target)`` that writes the file; None means ``save_npz``.
