@@ -301,7 +301,7 @@ def _as_indices(rows):
         return rows
     if not rows:
         return slice(0, 0)
-    stop = None if rows.stop < 0 else rows.stop  # in a slice, it would count from the end
+    stop = None if rows.stop < 0 else rows.stop  # a negative stop of a slice counts from the end
     return slice(rows.start, stop, rows.step)
 
 

@@ -18,7 +18,7 @@ class _Source(NamedTuple):
     sha256: str
     train: dict[str, int]  # maps each file in the archive to its number of images
     test: dict[str, int]
-    n_labels: int  # bytes before the pixels; the last byte is the label
+    n_labels: int  # bytes before the pixels; the last of these bytes is the label
 
 
 SOURCES = {

@@ -17,7 +17,7 @@ class DaliIterator(Iterator):
 
     An example is the tuple of its arrays in the pipeline's outputs: NumPy arrays for outputs on the
     CPU, CuPy arrays for outputs on a GPU. The pipeline chooses the order (``random_shuffle`` of its
-    reader). Only the epoch and the position in it are saved; a restored pipeline starts from the
+    reader). Only the progress of the iterator is saved; a restored pipeline starts from the
     beginning.
 
     Args:

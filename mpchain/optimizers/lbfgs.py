@@ -225,7 +225,7 @@ class LBFGS(Optimizer):
         self._check_set_up("serialize")
         self.t = serializer("t", self.t)
         self.epoch = serializer("epoch", self.epoch)
-        # The file alone has the shapes of these arrays.
+        # When a file is loaded, only the file has the shapes of these arrays.
         loads = isinstance(serializer, Deserializer)
         self._steps = serializer("steps", None if loads else self._steps)
         self._changes = serializer("changes", None if loads else self._changes)

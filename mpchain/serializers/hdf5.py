@@ -1,6 +1,6 @@
 """HDF5 files, through h5py (the extra ``io``): groups for children, one dataset per array.
 
-Each dataset has an attribute with the checksum of its dtype, shape and content, which
+Each dataset of an array has an attribute with the checksum of dtype, shape and content, which
 :class:`HDF5Deserializer` verifies. A file of :func:`save_hdf5` also has checksums of all its bytes,
 because the HDF5 library may crash on a damaged file: :func:`load_hdf5` verifies them before the
 library reads the file (see :mod:`mpchain.serializers.sealed`). Files of Chainer 7 have neither kind

@@ -1,6 +1,6 @@
 """NumPy's .npz files: a zip archive of one .npy file per array. Nothing is pickled or unpickled.
 
-Each archive member has a checksum (CRC-32) of its array, and the archive's comment, at the end of
+Each archive member has a checksum (CRC-32) of its content, and the archive's comment, at the end of
 the file, has a checksum of the list of members. A mark in the header of each member shows that
 there must be such a comment. All checksums are verified before any value is restored. Files of
 Chainer 7 and of ``numpy.savez`` have neither mark nor comment, and can be loaded as well.

@@ -93,7 +93,7 @@ def _check(deserializer, obj):
     _run(probe, obj)
     probe.give_back()
     if probe.missing and not any(probe.asked.values()):
-        # The scalars of an object determine which keys it reads. Reading is therefore repeated with
+        # An object's scalars can determine which keys it reads. Reading is therefore repeated with
         # the scalars of the file; afterwards the object's own scalars are restored.
         probe = _Probe(deserializer, replaced={})
         _run(probe, obj)

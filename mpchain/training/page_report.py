@@ -209,7 +209,7 @@ class PageReport(Extension):
 
 
 class Connection:
-    """Sends reports to the page, or to the launcher, without ever waiting for the receiver.
+    """Sends reports to the page, or to the launcher; sending never waits for the receiver.
 
     Args:
         writer: file descriptor of a pipe.

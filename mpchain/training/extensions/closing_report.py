@@ -46,7 +46,7 @@ class ClosingReport(Extension):
         results are in result
     """
 
-    priority = -200  # this priority finalizes it after the snapshot
+    priority = -200  # with this priority, the extension is finalized after the snapshot
     is_report = True
 
     def __init__(

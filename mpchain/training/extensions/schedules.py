@@ -320,7 +320,7 @@ class StepShift(Schedule):
 
 
 class WarmupShift(Schedule):
-    """Changes an attribute linearly from a start to its initial value, and then no longer sets it.
+    """Changes an attribute linearly from ``warmup_start`` to ``init``, and then no longer sets it.
 
     Args:
         attr: name of the attribute.

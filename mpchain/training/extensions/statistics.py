@@ -140,10 +140,10 @@ def percentiles(array: Array, ranks: Sequence[float]) -> Array:
 class VariableStatisticsPlot(FigureWriter):
     """Plots mean, standard deviation and percentiles of variables against the iteration.
 
-    The statistics of each variable are computed at each call and averaged over the variables. The
-    image is drawn with matplotlib (``pip install 'mpchain[plot]'``); without matplotlib the
-    extension only warns. A resumed run keeps the earlier points. The file of an earlier run is
-    kept, and other jobs are refused, as by :class:`LogReport`.
+    The statistics are averaged over the variables. The image is drawn with matplotlib (``pip
+    install 'mpchain[plot]'``); without matplotlib the extension only warns. A resumed run keeps the
+    earlier points. The file of an earlier run is kept, and other jobs are refused, as by
+    :class:`LogReport`.
 
     Args:
         targets: Variable (such as a parameter), or an iterable of Variables.
