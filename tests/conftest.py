@@ -18,7 +18,7 @@ from _pytest.runner import runtestprotocol
 
 from mpchain.annexes import ANNEXES
 from mpchain.backends import cuda
-from mpchain.kernels.cpu import numba_cpu
+from mpchain.kernels.cpu import compiler
 from tests import skips
 
 # The programs that tests start must find mpchain, whether it is installed or not.
@@ -294,7 +294,7 @@ def pretend_cupy(monkeypatch):
 @pytest.fixture
 def without_numba(monkeypatch):
     """Makes numba appear not to be installed."""
-    monkeypatch.setattr(numba_cpu, "load_numba", lambda: None)
+    monkeypatch.setattr(compiler, "load_numba", lambda: None)
 
 
 @pytest.fixture

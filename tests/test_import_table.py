@@ -80,6 +80,7 @@ OPTIONAL = {
     "google",
     "h5py",
     "isal",
+    "llvmlite",
     "matplotlib",
     "ml_dtypes",
     "mlflow",

@@ -26,7 +26,8 @@ from mpchain.formulas.symbol import Symbol, UntraceableError, in_order, trace_st
 from mpchain.formulas.text import compile_text
 from mpchain.formulas.writer import Numba, Python, number_in_python
 from mpchain.kernels import thresholds
-from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
+from mpchain.kernels.cpu.compiler import compile_written_loop, load_numba
+from mpchain.kernels.cpu.numba_threads import run_elements
 from mpchain.observers import current
 from mpchain.typing import Array
 
@@ -261,7 +262,7 @@ def _step_fused(step, written, grad, scalars):
             "an optimizer's step: a parameter or its state is read-only, but the step must write "
             "into it: use a writable copy"
         )
-    loop(constants, grad, *written)
+    run_elements(loop, grad.size, constants, grad, *written)
     return True
 
 

@@ -166,7 +166,7 @@ light_loop = 4
 """The number of elements that a quick loop computes in the time that other loops need for one
 element."""
 
-threads = 1 << 18
+threads = 1 << 16
 """The number of elements for which a loop takes longer than waking a thread."""
 
 # ``python -m tests.benchmarks.optimizers`` measures these thresholds of optimizer steps.

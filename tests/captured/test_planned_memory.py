@@ -62,7 +62,7 @@ def test_kernels_write_to_planned_memory(monkeypatch):
     assert not any(found)
     model, step = train(mpchain.capture)
     assert step.reason is None
-    if cpu.onednn.why_absent() is None and cpu.numba_cpu.load_numba() is not None:
+    if cpu.onednn.why_absent() is None and cpu.compiler.load_numba() is not None:
         assert sum(found) >= 8
     for (name, p), (_, q) in zip(model.namedparams(), expected.namedparams(), strict=True):
         np.testing.assert_allclose(p.array, q.array, rtol=1e-5, atol=1e-6, err_msg=name)

@@ -14,7 +14,7 @@ from mpchain.functions.array import summed
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import channels_last, numba_cpu, onednn_library
 from mpchain.kernels.cpu.channels_last import as_last, empty_last, is_last, is_only_last
-from mpchain.kernels.cpu.numba_cpu import load_numba
+from mpchain.kernels.cpu.compiler import load_numba
 
 needs_onednn = pytest.mark.skipif(
     onednn_library.why_absent() is not None, reason=f"{onednn_library.why_absent()}"

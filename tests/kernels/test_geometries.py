@@ -14,7 +14,7 @@ import mpchain
 import mpchain.functions as F
 from mpchain import Variable, kernels
 from mpchain.kernels.cpu import onednn, onednn_library, winograd
-from mpchain.kernels.cpu.numba_cpu import load_numba
+from mpchain.kernels.cpu.compiler import load_numba
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import get_conv_outsize
 

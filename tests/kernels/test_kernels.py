@@ -9,7 +9,7 @@ import pytest
 import mpchain
 from mpchain import kernels
 from mpchain.kernels import thresholds
-from mpchain.kernels.cpu import numba_cpu, onednn, onednn_library
+from mpchain.kernels.cpu import compiler, onednn, onednn_library
 from mpchain.kernels.operation import Operation
 from mpchain.testing.kernel_cases import CASES, DTYPES, LAYOUTS, WINDOWS
 from mpchain.testing.kernel_cases import arguments as _arguments
@@ -155,7 +155,7 @@ def test_every_kernel_finds_the_same_of_equal_and_of_unusual_maxima():
     *others, reference = kernels.operations["max_windows"].kernels
     expected = reference.compute(x, window)
     taking = [k for k in others if k.refuse(x, window) is None]
-    assert taking or numba_cpu.load_numba() is None
+    assert taking or compiler.load_numba() is None
     for kernel in taking:
         for result, right in zip(kernel.compute(x, window), expected, strict=True):
             np.testing.assert_array_equal(result, right, str(kernel))
@@ -381,12 +381,12 @@ def test_mixed_dtypes_give_that_of_the_first_operand():
 def test_loops_take_read_only_arrays_without_compiling_again():
     x = np.ones(5)
     x.flags.writeable = False
-    alias = numba_cpu.as_writable(x)
+    alias = compiler.as_writable(x)
     assert alias.flags.writeable and np.shares_memory(alias, x) and not x.flags.writeable
     y = np.ones(5)
-    assert numba_cpu.as_writable(y) is y
+    assert compiler.as_writable(y) is y
     spread = np.broadcast_to(np.ones(1), (3, 2))
-    assert numba_cpu.as_writable(spread).strides == spread.strides
+    assert compiler.as_writable(spread).strides == spread.strides
 
 
 def test_a_compiled_step_refuses_read_only_parameters():

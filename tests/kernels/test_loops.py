@@ -12,7 +12,7 @@ from mpchain.functions.declaring.declaration import registry
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import loops
 from mpchain.kernels.cpu.channels_last import as_last, is_only_last
-from mpchain.kernels.cpu.numba_cpu import load_numba
+from mpchain.kernels.cpu.compiler import load_numba
 
 pytestmark = [
     pytest.mark.slow,

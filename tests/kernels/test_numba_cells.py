@@ -11,7 +11,7 @@ import mpchain.functions as F
 from mpchain import Variable
 from mpchain.kernels import recurrence, thresholds
 from mpchain.kernels.cpu import numba_cells, onednn, onednn_matmul
-from mpchain.kernels.cpu.numba_cpu import load_numba
+from mpchain.kernels.cpu.compiler import load_numba
 
 needs_numba = pytest.mark.skipif(load_numba() is None, reason="needs numba")
 needs_onednn = pytest.mark.skipif(onednn.why_absent() is not None, reason="needs oneDNN")

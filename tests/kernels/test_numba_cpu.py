@@ -14,8 +14,9 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
-from mpchain.kernels.cpu import loop_cache, numba_cpu, wide_vectors
-from mpchain.kernels.cpu.numba_cpu import add_rows, compile_loop, compile_written_loop
+from mpchain.kernels.cpu import compiler, loop_cache, wide_vectors
+from mpchain.kernels.cpu.compiler import compile_loop, compile_written_loop
+from mpchain.kernels.cpu.numba_cpu import add_rows
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ import numpy as np
 import mpchain
 from mpchain import kernels
 from mpchain.kernels import steps, thresholds
-from mpchain.kernels.cpu.numba_cpu import load_numba
+from mpchain.kernels.cpu.compiler import load_numba
 
 assert load_numba()
 x = np.random.default_rng(0).normal(size=(4, 8, 64, 64)).astype(np.float32)
@@ -88,7 +89,7 @@ def cache_in(monkeypatch):
 @pytest.fixture
 def package_in(monkeypatch):
     """Returns a function that sets the folder of the package."""
-    return lambda path: monkeypatch.setattr(numba_cpu, "__file__", str(path / "numba_cpu.py"))
+    return lambda path: monkeypatch.setattr(compiler, "__file__", str(path / "compiler.py"))
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def test_a_damaged_cache(loop, tmp_path, suffix):
 DAMAGE = """
 import pathlib, sys
 import numpy as np
-from mpchain.kernels.cpu.numba_cpu import compile_loop
+from mpchain.kernels.cpu.compiler import compile_loop
 
 sys.path.insert(0, ".")
 from loops import double
@@ -277,7 +278,7 @@ def test_files_of_others_are_passed_over(loop, tmp_path):
 def test_compiling_that_takes_long_is_announced(tmp_path, rank, n_lines):
     program = """
 from mpchain.kernels.cpu import loop_cache
-from mpchain.kernels.cpu.numba_cpu import compile_written_loop
+from mpchain.kernels.cpu.compiler import compile_written_loop
 import numpy as np
 
 loop_cache.PATIENCE = 0.0

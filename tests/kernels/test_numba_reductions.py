@@ -8,7 +8,7 @@ import mpchain
 import mpchain.functions as F
 from mpchain import Variable, kernels
 from mpchain.kernels import thresholds
-from mpchain.kernels.cpu.numba_cpu import load_numba
+from mpchain.kernels.cpu.compiler import load_numba
 from mpchain.kernels.cpu.numba_reductions import sum_columns
 
 pytestmark = [

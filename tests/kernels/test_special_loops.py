@@ -11,7 +11,7 @@ from mpchain import Variable
 from mpchain.functions.declaring.declaration import registry
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import loops, special_loops
-from mpchain.kernels.cpu.numba_cpu import load_numba
+from mpchain.kernels.cpu.compiler import load_numba
 
 pytestmark = [
     pytest.mark.slow,

@@ -9,7 +9,7 @@ import pytest
 
 from mpchain import backend, optimizers
 from mpchain.kernels import steps, thresholds
-from mpchain.kernels.cpu.numba_cpu import load_numba
+from mpchain.kernels.cpu.compiler import load_numba
 from mpchain.kernels.steps import square_sum, take_step
 
 pytestmark = pytest.mark.slow

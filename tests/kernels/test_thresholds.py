@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mpchain.kernels import thresholds
+from mpchain.kernels.cpu.compiler import load_numba
 from mpchain.kernels.cpu.loops import loop_of
-from mpchain.kernels.cpu.numba_cpu import load_numba
 
 
 def test_numbers_are_restored_also_after_an_error():

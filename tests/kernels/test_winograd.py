@@ -13,7 +13,7 @@ import mpchain.functions as F
 from mpchain import kernels
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import channels_last, onednn_library, winograd
-from mpchain.kernels.cpu.numba_cpu import load_numba
+from mpchain.kernels.cpu.compiler import load_numba
 from mpchain.kernels.cpu.winograd_tiles import F4_2, F4_3, Tiles, loop_of
 from mpchain.kernels.window import Window
 

@@ -26,8 +26,8 @@ from mpchain.formulas.text import compile_text, parameters_of
 from mpchain.formulas.writer import Numba, Python, number_in_python
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import channels_last, special_loops
-from mpchain.kernels.cpu.numba_cpu import as_writable, compile_written_loop, load_numba
-from mpchain.kernels.cpu.threads import in_parts
+from mpchain.kernels.cpu.compiler import as_writable, compile_written_loop, load_numba
+from mpchain.kernels.cpu.numba_threads import run_elements, run_rows
 from mpchain.observers import current
 from mpchain.typing import Array
 
@@ -212,7 +212,7 @@ class Loop:
     def _remember(self, key, plan):
         """Remembers a function that computes arrays of these layouts on one thread."""
         text, shape, dtype, _, takes, sizes, n_rows, numbers, _ = plan
-        if self._is_special and math.prod(shape) >= thresholds.threads:
+        if self._weight(math.prod(shape)) >= thresholds.threads:
             return
         run = _compiled_special(text, dtype) if self._is_special else _compiled(text)
         n, empty = self._n_arrays, np.empty
@@ -301,20 +301,16 @@ class Loop:
         flat = [channels_last.in_memory(y) if is_last else y.reshape(-1)]
         for take, x in zip(takes, arguments):
             flat.append(take(x))
-        if not self._is_special:
-            if sizes is None:
-                _compiled(text)(numbers, *flat)
-            else:
-                _compiled(text)(0, n_rows, numbers, sizes, *flat)
-            return y
-        run = _compiled_special(text, dtype)
-        if sizes is None and y.size < thresholds.threads:
-            run(numbers, *flat)
-        elif sizes is None:
-            in_parts(lambda i, j: run(numbers, *[x[i:j] for x in flat]), y.size, y.size)
+        run = _compiled_special(text, dtype) if self._is_special else _compiled(text)
+        if sizes is None:
+            run_elements(run, self._weight(y.size), numbers, *flat)
         else:
-            in_parts(lambda i, j: run(i, j, numbers, sizes, *flat), n_rows, y.size)
+            run_rows(run, n_rows, self._weight(y.size), numbers, sizes, *flat)
         return y
+
+    def _weight(self, size):
+        """Returns the number of elements that decides whether threads share an array."""
+        return size if self._is_special else size // thresholds.light_loop
 
     def _key(self, arguments):
         """Returns the layouts of the arrays; None if one is no array."""

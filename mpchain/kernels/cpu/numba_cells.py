@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from mpchain.configuration import config
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import special_loops
-from mpchain.kernels.cpu.numba_cpu import compile_written_loop, load_numba
+from mpchain.kernels.cpu.compiler import compile_written_loop, load_numba
 from mpchain.typing import Array
 
 # The hyperbolic tangent of |x| is -e / (e + 2) with e = exp(-2 |x|) - 1, a formula that is accurate

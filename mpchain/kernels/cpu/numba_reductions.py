@@ -14,16 +14,15 @@ from mpchain.configuration import config
 from mpchain.kernels import reference, thresholds
 from mpchain.kernels.cpu import special_loops
 from mpchain.kernels.cpu.channels_last import empty
-from mpchain.kernels.cpu.numba_cpu import (
-    TOO_SMALL,
+from mpchain.kernels.cpu.compiler import (
     compile_loop,
     compile_written_loop,
     compiled,
-    in_parts_of,
     load_numba,
     why_not_compiled,
 )
-from mpchain.kernels.cpu.threads import in_parts
+from mpchain.kernels.cpu.numba_cpu import TOO_SMALL
+from mpchain.kernels.cpu.numba_threads import in_parts_of, run_rows
 from mpchain.kernels.operation import SINGLE_OR_DOUBLE
 from mpchain.typing import Array
 
@@ -133,7 +132,7 @@ def _exponentials(x, out=None):
     y, run = empty(x.shape, x.dtype, out=out), _compiled("exponentials", x.dtype)
     total, most = np.empty((len(x), 1), x.dtype), np.empty((len(x), 1), x.dtype)
     results = y, total.reshape(-1), most.reshape(-1)
-    in_parts(lambda i, j: run(i, j, x, x.dtype.type(1), *results), len(x), x.size)
+    run_rows(run, len(x), x.size, x, x.dtype.type(1), *results)
     return y, total, most
 
 
@@ -157,7 +156,7 @@ def _by_rows(name, scale, out, *arrays):
     y = empty(first.shape, first.dtype, out=out)
     rows = [x.reshape(-1, first.shape[-1]) for x in arrays]
     run, result, scale = _compiled(name, y.dtype), y.reshape(rows[0].shape), y.dtype.type(scale)
-    in_parts(lambda i, j: run(i, j, *rows, scale, result), len(result), y.size)
+    run_rows(run, len(result), y.size, *rows, scale, result)
     return y
 
 
@@ -275,7 +274,7 @@ def _extremum(x, axes, is_least, out=None):
     run, shape, of_x, of_y = _run_extremum(x, axes, is_least)
     y = empty(shape, x.dtype, out=out)
     rows, flat = x.reshape(of_x), y.reshape(of_y)
-    in_parts(lambda i, j: run(i, j, rows, flat), of_x[0], x.size // thresholds.light_loop)
+    run_rows(run, of_x[0], x.size // thresholds.light_loop, rows, flat)
     return y
 
 

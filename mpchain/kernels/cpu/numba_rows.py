@@ -12,7 +12,9 @@ import numpy as np
 
 from mpchain.kernels import reference, thresholds
 from mpchain.kernels.cpu.channels_last import empty
-from mpchain.kernels.cpu.numba_cpu import TOO_SMALL, in_parts_of, why_not_compiled
+from mpchain.kernels.cpu.compiler import why_not_compiled
+from mpchain.kernels.cpu.numba_cpu import TOO_SMALL
+from mpchain.kernels.cpu.numba_threads import in_parts_of
 from mpchain.kernels.operation import SINGLE_OR_DOUBLE
 
 

@@ -4,9 +4,12 @@ import ctypes
 import functools
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu.onednn_library import n_threads, why_absent
+
+_PARTS = 4  # the most parts of each thread
 
 
 class _Job:
@@ -45,18 +48,35 @@ def in_parts(run: Callable[[int, int], object], n: int, n_elements: int) -> None
         >>> y.sum()
         np.float64(10.0)
     """
-    if n_elements < thresholds.threads or n < 2 or why_absent() is not None:
+    # Threads that call Python wait for one another.
+    if n_parts(n, n_elements // thresholds.light_loop) < 2:
         run(0, n)
         return
     threads = min(n, n_threads())
-    if threads < 2:
-        run(0, n)
-        return
     bounds = [n * i // threads for i in range(threads + 1)]
     job = _Job(run, iter(list(itertools.pairwise(bounds))))
-    _parallel()(_on_each_thread, ctypes.py_object(job), threads, 0)
+    parallel()(_on_each_thread, ctypes.py_object(job), threads, 0)
     if job.error is not None:
         raise job.error
+
+
+def n_parts(n: int, n_elements: int) -> int:
+    """Returns the number of parts of range(n) for several threads; 1 if one thread is as fast.
+
+    Threads take the parts one by one, so that a thread that begins late has fewer.
+
+    Args:
+        n, n_elements: see :func:`in_parts`.
+
+    Example:
+        >>> n_parts(10, n_elements=10)
+        1
+    """
+    if n_elements < thresholds.threads or n < 2 or why_absent() is not None:
+        return 1
+    threads = n_threads()
+    each = min(_PARTS, 2 * n_elements // max(1, threads * thresholds.threads))
+    return 1 if threads < 2 else min(n, threads * max(1, each))
 
 
 @ctypes.CFUNCTYPE(None, ctypes.py_object)
@@ -65,6 +85,10 @@ def _on_each_thread(job):
 
 
 @functools.cache
-def _parallel():
-    """Returns the function of libgomp, GNU's OpenMP, that calls a given function on each thread."""
+def parallel() -> Any:
+    """Returns the function of libgomp, GNU's OpenMP, that calls a given function on each thread.
+
+    Example:
+        >>> function = parallel() if why_absent() is None else None
+    """
     return ctypes.CDLL("libgomp.so.1").GOMP_parallel

@@ -15,7 +15,7 @@ def pipeline() -> Any:
     which the usual compiler is better.
 
     Example:
-        >>> from mpchain.kernels.cpu.numba_cpu import load_numba
+        >>> from mpchain.kernels.cpu.compiler import load_numba
         >>> compiler = pipeline() if load_numba() else None
     """
     from numba.core import codegen, compiler, lowering, typed_passes

@@ -16,7 +16,7 @@ import numpy as np
 from mpchain.configuration import config
 from mpchain.kernels import reference, thresholds
 from mpchain.kernels.cpu.channels_last import as_last, empty, result_last
-from mpchain.kernels.cpu.numba_cpu import why_not_compiled
+from mpchain.kernels.cpu.compiler import why_not_compiled
 from mpchain.kernels.cpu.onednn_library import load, n_threads, why_absent
 from mpchain.kernels.cpu.onednn_matmul import matmul
 from mpchain.kernels.cpu.threads import in_parts

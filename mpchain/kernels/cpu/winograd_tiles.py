@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from mpchain.kernels.cpu.numba_cpu import compile_written_loop
+from mpchain.kernels.cpu.compiler import compile_written_loop
 
 _Matrix = Sequence[Sequence[Fraction]]
 
