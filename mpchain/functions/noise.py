@@ -17,6 +17,7 @@ from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.declaring.precision import differ, mixed
 from mpchain.functions.mathematics import exp, where
 from mpchain.kernels.cpu.channels_last import is_only_last, reordered
+from mpchain.kernels.cpu.mersenne import GlobalMasks
 from mpchain.observers import current
 from mpchain.typing import Array, Input
 from mpchain.utils.arrays import converted
@@ -156,6 +157,9 @@ class Masks:
         return kernel(np.int64(random.library_seed(xp)), xp.empty((2, 2), np.int64))
 
 
+_global_masks = GlobalMasks()
+
+
 def dropout_mask(x: Input, ratio: float) -> Array:
     """Draws the factors of :func:`dropout`: an array of the shape and dtype of ``x``.
 
@@ -168,10 +172,13 @@ def dropout_mask(x: Input, ratio: float) -> Array:
     shared = isinstance(x, Parameter)
     if xp is not np:
         return observers.draws(Masks()).mask(xp, x.shape, x.dtype, ratio, shared)
-    keep = random.source(xp, shared).random_sample(x.shape) >= ratio
-    if is_only_last(as_array(x)):
-        keep = reordered(keep)  # NumPy is slow on arrays of different memory layouts
-    return _factors(keep, x.dtype, ratio)
+    if random.is_by_sample():
+        keep = random.source(xp, shared).random_sample(x.shape) >= ratio
+        mask = _factors(keep, x.dtype, ratio)
+    else:
+        mask = observers.draws(_global_masks).factors(x.shape, x.dtype, ratio)
+    # NumPy is slow on arrays of different memory layouts
+    return reordered(mask) if is_only_last(as_array(x)) else mask
 
 
 def _factors(keep, dtype, ratio):
