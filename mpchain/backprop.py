@@ -22,8 +22,8 @@ import numpy as np
 from mpchain import row_gradients, variable
 from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
-from mpchain.formulas.writer import add_arrays
 from mpchain.gradient_memory import may_be_shared
+from mpchain.kernels.cpu.loops import add_arrays
 from mpchain.observers import Observer, current, span
 from mpchain.typing import Array
 

@@ -16,6 +16,7 @@ from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import config, get_dtype
 from mpchain.device_resident import Transferable
 from mpchain.from_pytorch import with_names
+from mpchain.kernels.cpu.loops import add_arrays
 from mpchain.typing import Array, DeviceLike, DTypeLike, InitialValue
 
 if TYPE_CHECKING:
@@ -406,7 +407,7 @@ class Variable(Transferable):
             self.grad_var = grad if old is None else old + grad
         else:
             old = self._grad if self._grad_var is None else self.grad
-            self.grad = grad if old is None else old + grad
+            self.grad = grad if old is None else as_array(add_arrays(old, grad))
 
     def addgrad(self, var: "Variable") -> None:
         """Adds the gradient of ``var`` to the gradient of this variable; a missing gradient counts

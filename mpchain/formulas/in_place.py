@@ -27,7 +27,7 @@ def program(
     full: Collection[str],
     loop: Callable | None = None,
     large: int = 0,
-    only_unlike: bool = False,
+    whole: int = 0,
 ) -> Callable:
     """Returns a function that computes ``formula`` on NumPy arrays; ``formula`` itself if it cannot
     be traced, or if its text would not change.
@@ -40,8 +40,8 @@ def program(
         loop: a function that is called first if arrays have at least ``large`` elements; if it
             returns None, NumPy computes the formula.
         large: the least number of elements for which ``loop`` is called.
-        only_unlike: whether ``loop`` returns None for two arrays of the same shape and strides, and
-            need not be called for them.
+        whole: the least number of elements for which ``loop`` is called for arrays of the same
+            shape and strides.
 
     Example:
         >>> y = program(lambda x: 1 - x * x, ["x"], 1, ["x"])
@@ -57,7 +57,7 @@ def program(
         of_one_shape = writer.function(formula, None)
         alike = of_one_shape if writer.has_reused else None
     writer = _Writer(names, n_arrays, full, result)
-    return writer.function(formula, alike, loop, large, only_unlike)
+    return writer.function(formula, alike, loop, large, whole)
 
 
 class _Writer(Python):
@@ -70,7 +70,7 @@ class _Writer(Python):
         self.numbers, self.written = [], []
         self.has_reused = False
 
-    def function(self, formula, alike, loop=None, large=0, only_unlike=False):
+    def function(self, formula, alike, loop=None, large=0, whole=0):
         """Returns the program, which calls ``alike``, if there is one, with arrays of one shape
         that are not small."""
         for step in self.steps:
@@ -81,12 +81,13 @@ class _Writer(Python):
             return formula
         arguments, head = ", ".join(self.names), []
         if loop is not None:
-            whole = [x for x in self.arrays if x in self.inputs_in_full]
-            sizes = [f"{x}.size >= {large}" for x in whole[:1] or self.arrays]
+            in_full = [x for x in self.arrays if x in self.inputs_in_full]
+            sizes = [f"{x}.size >= {large}" for x in in_full[:1] or self.arrays]
             test = " or ".join(sizes)
-            if only_unlike and len(self.arrays) == 2:
+            if whole > large and len(self.arrays) == 2:
                 x, y = self.arrays
-                test = f"({test}) and ({x}.shape != {y}.shape or {x}.strides != {y}.strides)"
+                alike_test = f"{x}.shape == {y}.shape and {x}.strides == {y}.strides"
+                test = f"({test}) and ({x}.size >= {whole} or not ({alike_test}))"
             head += [f"if {test}:", f"    y_ = loop({arguments})"]
             head += ["    if y_ is not None:", "        return y_"]
             self.known["loop"] = loop

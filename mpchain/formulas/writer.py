@@ -293,15 +293,3 @@ def _filled(structure, leaves):
     if structure is None:
         return next(leaves)
     return tuple([_filled(item, leaves) for item in structure])
-
-
-@fused
-def add_arrays(x: Any, y: Any) -> Any:
-    """Returns the sum of two arrays. On GPUs, the sum of arrays with channels last has channels
-    last too.
-
-    Example:
-        >>> add_arrays(np.ones(2), np.ones(2))
-        array([2., 2.])
-    """
-    return x + y

@@ -90,7 +90,7 @@ def test_results_that_begin_anywhere_in_memory(size, at_once):
     [
         lambda x: np.exp(x) + 1,  # NumPy is faster
         lambda x: np.expm1(x * 2) + 1,
-        lambda x: x + 1,  # NumPy needs only one operation, too
+        lambda x: np.sqrt(x),  # NumPy warns of negative numbers
         lambda x: 3 / x + 1,  # NumPy warns about divisions by zero
         lambda x: np.greater(x, 0),
         lambda x: x,
@@ -101,6 +101,18 @@ def test_results_that_begin_anywhere_in_memory(size, at_once):
 )
 def test_formulas_without_a_loop(formula):
     assert loop_of(formula)[0] is None
+
+
+@pytest.mark.parametrize(
+    "formula", [lambda x: x + 1, lambda x: -x, lambda x, y: x * y, lambda x, y: x - y]
+)
+def test_threads_share_single_operations(formula, monkeypatch):
+    (loop, _), n = loop_of(formula), formula.__code__.co_argcount
+    arrays = np.random.RandomState(0).randn(n, 1 << 19).astype("f")
+    monkeypatch.setattr(loops, "n_parts", lambda n, n_elements: 1 + (n_elements >= 1 << 16))
+    with thresholds.using(compiled_loop=-1):
+        np.testing.assert_array_equal(loop(*arrays), formula(*arrays))
+        assert loop(*arrays[:, : 1 << 17]) is None  # one thread is as fast as NumPy
 
 
 @pytest.mark.parametrize(

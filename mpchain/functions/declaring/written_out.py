@@ -201,8 +201,8 @@ def _derivative(declaration, index):
 
 
 def _program(formula, names, n_arrays, full, loop):
-    least, only_unlike = (loop.least, loop.only_rows) if loop else (0, False)
-    return in_place.program(formula, names, n_arrays, full, loop, least, only_unlike)
+    sizes = (loop.least, loop.least_of_whole) if loop else ()
+    return in_place.program(formula, names, n_arrays, full, loop, *sizes)
 
 
 def _refusals(declaration):

@@ -23,11 +23,12 @@ from mpchain.configuration import config
 from mpchain.formulas.operators import OPERATORS
 from mpchain.formulas.symbol import Symbol, UntraceableError, in_order, trace_operation
 from mpchain.formulas.text import compile_text, parameters_of
-from mpchain.formulas.writer import Numba, Python, number_in_python
+from mpchain.formulas.writer import Numba, Python, fused, number_in_python
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import channels_last, special_loops
 from mpchain.kernels.cpu.compiler import as_writable, compile_written_loop, load_numba
 from mpchain.kernels.cpu.numba_threads import run_elements, run_rows
+from mpchain.kernels.cpu.threads import n_parts
 from mpchain.observers import current
 from mpchain.typing import Array
 
@@ -35,6 +36,8 @@ from mpchain.typing import Array
 _FASTER_IN_A_LOOP = (np.maximum, np.minimum, np.sign)
 # NumPy warns of zeros or negative numbers in the arguments of these functions
 _WARNING = (np.divide, np.sqrt)
+# a single one of these operations has NumPy's bits in a loop
+_EXACT = (np.add, np.subtract, np.multiply, np.negative)
 _NUMBERS, _DTYPES = (int, float, bool), (np.dtype(np.float32), np.dtype(np.float64))
 # If a formula has at least this many operations, NumPy's passes through memory take longer than
 # one exponential.
@@ -45,6 +48,7 @@ _MUCH = 16
 _MOST_PLANS = 256  # the maximum number of plans that a loop remembers
 _CALLS = 1 << 12  # the number of elements that take as long as the calls of a formula
 _LONG = 3  # the least number of operations for which NumPy's calls take longer than the loop's
+_LARGE_SUM = 1 << 16  # the least number of elements of a sum that threads may share
 _ROW = 1 << 10  # the assumed length of a row if the arrays do not determine the length
 
 
@@ -136,8 +140,8 @@ class Loop:
         is_special: whether the loop calls functions of :mod:`mpchain.kernels.cpu.special_loops`.
         is_slow: whether NumPy makes many calls, or one of these functions is slow in SciPy, so that
             small arrays gain, too.
-        only_rows: whether NumPy computes arrays of the same shape, because its single pass is as
-            fast.
+        is_single: whether the formula is one operation, for which NumPy's pass is as fast, unless
+            arrays broadcast or threads share the loop.
         divisors: the indices of numbers that must not be zero, because NumPy would warn of a
             division by zero.
         divides: whether the second array is a divisor, which must not contain zeros for the same
@@ -145,7 +149,7 @@ class Loop:
 
     Attributes:
         name: the name of the formula.
-        only_rows: see above.
+        is_single: see above.
         n_elements: for each text, the number of elements that NumPy has computed before the text is
             compiled.
 
@@ -162,14 +166,14 @@ class Loop:
         names: Sequence[str],
         is_special: bool = False,
         is_slow: bool = False,
-        only_rows: bool = False,
+        is_single: bool = False,
         divisors: Sequence[int] = (),
         divides: bool = False,
     ):
         self.name, self.n_elements = name, {}
         self._text, self._numbers, self._n_arrays = text, numbers, len(text.arrays)
         self._has_constants = len(names) > self._n_arrays
-        self._is_special, self._is_slow, self.only_rows = is_special, is_slow, only_rows
+        self._is_special, self._is_slow, self.is_single = is_special, is_slow, is_single
         self._divisors, self._divides = divisors, divides
         self._plans: dict = {}
         self._quick: dict = {}  # maps layouts to functions that skip the checks
@@ -180,11 +184,21 @@ class Loop:
     @property
     def least(self) -> int:
         """The least number of elements of an array that the loop computes."""
+        if self.is_single and self._n_arrays == 1:
+            return self.least_of_whole
         return thresholds.special_loop if self._is_slow else thresholds.loop
 
+    @property
+    def least_of_whole(self) -> int:
+        """The least number of elements that the loop computes if no array broadcasts."""
+        return thresholds.threads * thresholds.light_loop if self.is_single else self.least
+
     def __call__(self, *arguments: Any) -> Array | None:
-        if config.kernels or config.autotune or (self.only_rows and _are_whole(*arguments[:2])):
+        if config.kernels or config.autotune:
             return None
+        if self.is_single and _are_whole(*arguments[: self._n_arrays]):
+            if not self._is_shared(arguments[0].size):
+                return None
         key = self._key(arguments)
         quick = self._quick.get(key)
         if quick is not None and current.recorder is None:
@@ -308,6 +322,9 @@ class Loop:
             run_rows(run, n_rows, self._weight(y.size), numbers, sizes, *flat)
         return y
 
+    def _is_shared(self, size):
+        return n_parts(size, self._weight(size)) > 1
+
     def _weight(self, size):
         """Returns the number of elements that decides whether threads share an array."""
         return size if self._is_special else size // thresholds.light_loop
@@ -370,17 +387,19 @@ class Loop:
             pays = pays and groups[-1][0] >= thresholds.loop_row
             sizes, n_rows = _sizes(groups)
             text = self._text.of_rows(groups[-1][1])
-        elif self.only_rows:
+        elif self.is_single and not self._is_shared(math.prod(shape)):
             return None
         return _Plan(text, shape, dtype, is_last, takes, sizes, n_rows, numbers, pays)
 
 
-def _are_whole(x, y):
-    """Returns whether two arrays have the same shape and no gaps. For such arrays NumPy is as fast,
-    and no plan is needed."""
-    if x.__class__ is not np.ndarray or y.__class__ is not np.ndarray or x.shape != y.shape:
+def _are_whole(x, y=None):
+    """Returns whether one or two arrays have the same shape and no gaps. For such arrays one
+    operation of NumPy is as fast, and no plan is needed."""
+    if x.__class__ is not np.ndarray or not x.flags.c_contiguous:
         return False
-    return x.flags.c_contiguous and y.flags.c_contiguous
+    if y is None:
+        return True
+    return y.__class__ is np.ndarray and x.shape == y.shape and y.flags.c_contiguous
 
 
 def _divides_without_warning(y, shape):
@@ -484,7 +503,7 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
     )
     if (
         result.is_bool
-        or not (is_faster or n_arrays > 1)
+        or not (is_faster or n_arrays > 1 or of_arrays[0].function in _EXACT)
         or (not is_quotient and any(map(_warns, of_arrays)))
     ):
         return None
@@ -525,6 +544,25 @@ def in_one_pass(formula: Callable, *arrays: Array) -> Any:
     loop = _loop_of_arrays(formula) if isinstance(arrays[0], np.ndarray) else None
     y = None if loop is None else loop(*arrays)
     return formula(*arrays) if y is None else y
+
+
+def add_arrays(x: Any, y: Any) -> Any:
+    """Returns the sum of two arrays. On GPUs, the sum of arrays with channels last has channels
+    last too.
+
+    Example:
+        >>> add_arrays(np.ones(2), np.ones(2))
+        array([2., 2.])
+    """
+    is_large = type(x) is np.ndarray and x.size >= _LARGE_SUM
+    return in_one_pass(_sum, x, y) if is_large else _fused_sum(x, y)
+
+
+def _sum(x, y):
+    return x + y
+
+
+_fused_sum = fused(_sum)
 
 
 @functools.cache

@@ -30,8 +30,8 @@ class _Job:
 def in_parts(run: Callable[[int, int], object], n: int, n_elements: int) -> None:
     """Calls ``run(begin, end)`` for parts of range(n), in parallel if that is faster.
 
-    Threads make compiled loops faster that release the GIL and mostly compute. For loops that
-    mostly read and write memory, one thread is as fast as two.
+    Threads make functions faster that release Python's lock and mostly compute. Compiled loops need
+    no lock on threads; see :mod:`mpchain.kernels.cpu.numba_threads`.
 
     Args:
         run: a function; a part must not write to memory that other parts read or write.
