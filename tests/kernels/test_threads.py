@@ -68,6 +68,75 @@ print(os.waitpid(child, 0)[1])
 """
 
 
+_LOOPS = """
+import os, threading
+import numpy as np
+from mpchain.kernels import thresholds
+from mpchain.kernels.cpu import numba_threads
+from mpchain.kernels.cpu.compiler import compiled
+from mpchain.kernels.cpu.numba_threads import in_parts_of, run_elements, run_rows, ways
+
+thresholds.threads = 0
+
+def count(begin, end, x, step, pair):
+    for i in range(begin, end):
+        x[i] += step * pair[1]
+
+def double(factor, x, y):
+    for i in range(x.size):
+        y[i] = x[i] * factor
+
+def fill(begin, end, x, y):
+    for i in range(begin, end):
+        y[i] = 0
+        for j in range(x.shape[1]):
+            y[i] += x[i, j]
+
+for n in range(1, 40):
+    x = np.zeros(n, np.int16)
+    in_parts_of(count, n, n, x, 1, (0.0, 2))
+    assert (x == 2).all(), (n, x)
+for dtype in "fd":
+    x = np.arange(1003, dtype=dtype)
+    x.flags.writeable = False
+    y = np.empty_like(x)
+    run_elements(compiled(double), x.size, 2.0, x, y)
+    assert (y == 2 * x).all()
+    run_elements(compiled(double), 500, 2.0, x[1:1001:2], y[::-2][:500])
+    assert (y[::-2][:500] == 2 * x[1:1001:2]).all()
+rows = np.random.RandomState(0).randint(0, 9, (60, 70)).astype("d")
+for x in (rows, rows.T, rows[::2, ::3], rows[:, :1], rows[:1]):
+    y = np.empty(len(x))
+    run_rows(compiled(fill), len(x), x.size, x, y)
+    assert (y == x.sum(axis=1)).all()
+assert None not in ways.values() and len(ways) == 8
+
+totals = [np.zeros(500) for _ in range(4)]
+def work(total):
+    for _ in range(50):
+        in_parts_of(count, 500, 500, total, 1.0, (0.0, 2))
+workers = [threading.Thread(target=work, args=(total,)) for total in totals]
+[worker.start() for worker in workers]
+[worker.join() for worker in workers]
+assert all((total == 100).all() for total in totals)
+
+n_ways = len(ways)
+if not os.fork():  # the child has none of the threads
+    ways.clear()
+    in_parts_of(count, 500, 500, totals[0], 1.0, (0.0, 2))
+    os._exit(len(ways) + (totals[0] != 102).any())
+print(os.wait()[1])
+
+def refuse(is_sliced):
+    raise AttributeError("of another numba")
+numba_threads._compiled_launch = refuse
+ways.clear()
+for _ in range(2):
+    in_parts_of(count, 500, 500, totals[0], 1.0, (0.0, 2))
+print((totals[0] == 104).all(), list(ways.values()))
+"""
+
+
 def outputs(program, n_threads):
     environment = {**os.environ, "OMP_NUM_THREADS": str(n_threads), "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -97,3 +166,10 @@ def test_errors_small_arrays_and_forked_processes():
     assert failed == "'of the second part' [(0, 3)]"
     assert whole == "[(0, 6)]"
     assert status == "0"
+
+
+def test_loops_get_all_kinds_of_arguments_on_threads():
+    pytest.importorskip("numba")
+    status, refused = outputs(_LOOPS, 3)
+    assert status == "0"
+    assert refused == "True [None]"

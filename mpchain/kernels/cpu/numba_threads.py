@@ -8,6 +8,8 @@ code. This function depends on the types of the arguments, not on the loop.
 
 import ctypes
 import functools
+import hashlib
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,7 @@ from mpchain.kernels.cpu.threads import in_parts, n_parts, parallel
 
 _LAUNCH = """
 def launch(parallel, loop, n, n_parts, *arguments):
+    # {version}
     {divide}(parallel, loop, n, n_parts, arguments)
 """
 
@@ -134,7 +137,10 @@ def _address_of_parallel():
 
 @functools.cache
 def _compiled_launch(is_sliced):
-    text = _LAUNCH.format(divide="divide_vectors" if is_sliced else "divide_range")
+    # numba's cache does not see that this file has changed
+    version = hashlib.sha256(pathlib.Path(__file__).read_bytes()).hexdigest()
+    divide = "divide_vectors" if is_sliced else "divide_range"
+    text = _LAUNCH.format(version=version, divide=divide)
     known = {"divide_vectors": _divide(True), "divide_range": _divide(False)}
     return compile_written_loop("threads", text, known)
 
