@@ -1,8 +1,8 @@
 """Measures steps of two ranks with one thread each: mpchain, PyTorch's DDP (gloo) and ChainerMN.
 
 ``python -m tests.benchmarks.steps [MODEL ...]`` measures by turns, for an MLP of 2.8 million
-parameters, a ResNet-50 at 64x64, and an LSTM language model, both by NStepLSTM and by layers of 650
-units that are called step by step (``unrolled``; DDP by nn.LSTM):
+parameters, a ResNet-50 at 64x64, an LSTM language model, both by NStepLSTM and by layers of 650
+units that are called step by step (``unrolled``; DDP by nn.LSTM), and a transformer with dropout:
 
 * ``mpchain``, ``ddp``, and ``chainermn`` if MPCHAIN_TEST_CHAINER_PYTHON names its interpreter;
 * ``captured``: mpchain, the step captured;
@@ -36,6 +36,10 @@ t = random.randint(0, 1000, 16).astype('i')
     "lstm": """
 x = random.randint(0, 10_000, (35, 20)).astype('i')
 t = np.roll(x, -1, 0)
+""",
+    "transformer": """
+x = random.standard_normal((8, 128, 256)).astype('f')
+t = random.randint(0, 10, 8).astype('i')
 """,
 }
 
@@ -81,6 +85,13 @@ def loss():
     second.reset_state()
     return sum(
         F.softmax_cross_entropy(out(second(first(embed(x)))), t) for x, t in zip(x, t)) / len(x)
+""",
+    "transformer": """
+model = chainer.Sequential(
+    *(L.TransformerEncoderLayer(256, 8, 1024, 0.1) for _ in range(4)),
+    lambda h: F.mean(h, axis=1), L.Linear(256, 10))
+def loss():
+    return F.softmax_cross_entropy(model(x), t)
 """,
 }
 
@@ -161,6 +172,17 @@ class Model(nn.Module):
 model = Model()
 t = t.reshape(-1)
 """,
+    "transformer": """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(256, 8, 1024, 0.1, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        self.out = nn.Linear(256, 10)
+    def forward(self, x):
+        return self.out(self.layers(x).mean(1))
+model = Model()
+""",
 }
 _TORCH_MODEL["unrolled"] = _TORCH_MODEL["lstm"].replace("200", "650")
 _TORCH_DDP = """
@@ -168,7 +190,7 @@ torch.distributed.init_process_group('gloo')
 model = nn.parallel.DistributedDataParallel(model)
 """
 _TORCH_TRAIN = """
-optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9, fused=True)
 def step():
     optimizer.zero_grad(set_to_none=True)
     nn.functional.cross_entropy(model(x), t).backward()
@@ -182,12 +204,11 @@ def groups(model):
     ours = data + _MPCHAIN + _CHAINER_MODEL[model]
     train, dummy = (_TRAIN.format(communicator=name) for name in ("naive", "dummy"))
     torch = data + _TORCH + _TORCH_MODEL[model]
+    chainer = None if model == "transformer" else chainer_python()  # Chainer has no such layers
     return [
         Group("mpchain", ours + train),
         Group("ddp", torch + _TORCH_DDP + _TORCH_TRAIN, "torch"),
-        Group(
-            "chainermn", data + _CHAINERMN + _CHAINER_MODEL[model] + train, python=chainer_python()
-        ),
+        Group("chainermn", data + _CHAINERMN + _CHAINER_MODEL[model] + train, python=chainer),
         Group("captured", ours + train + _CAPTURED),
         Group("independent", ours + _TRAIN_ALONE, "alone"),
         Group("independent (torch)", torch + _TORCH_TRAIN, "alone"),
@@ -199,7 +220,7 @@ def groups(model):
 def main(models, rounds=15):
     """Prints the comparison of each model."""
     for model in models or _DATA_OF:
-        repetitions = {"mlp": 20, "resnet50": 1, "lstm": 2, "unrolled": 1}[model]
+        repetitions = {"mlp": 20, "lstm": 2}.get(model, 1)
         ratios = compare(f"{model}, two ranks", groups(model), "ddp", rounds, repetitions)
         print(
             f"  throughput of 2 ranks: {ratios['independent'] / ratios['mpchain']:.3f} of that of "

@@ -11,6 +11,7 @@ import sys
 from tests.benchmarks import bandwidth, steps
 from tests.benchmarks.groups import Group, compare
 
+_SMALL = ("mlp", "resnet50")  # four ranks on two cores take long with the other models
 _MODEL = (
     bandwidth.SIZES
     + """
@@ -58,7 +59,7 @@ def _steps(model, rounds, repetitions):
     """Returns a row for a training step."""
     groups = {group.name: group for group in steps.groups(model)}
     chosen = [groups[name] for name in ("mpchain", "captured", "ddp", "independent")]
-    four = Group("four ranks", groups["mpchain"].workload, n=4) if model != "unrolled" else None
+    four = Group("four ranks", groups["mpchain"].workload, n=4) if model in _SMALL else None
     title = f"a step of {model}"
     ratios = compare(title, chosen + [four] * bool(four), "mpchain", rounds, repetitions)
     to_ddp = [f"{ratios[name] / ratios['ddp']:.2f}" for name in ("mpchain", "captured")]
@@ -72,6 +73,8 @@ def table(rounds):
         _steps("mlp", rounds, 10),
         _steps("resnet50", rounds, 1),
         _steps("unrolled", rounds, 1),
+        _steps("lstm", rounds, 2),
+        _steps("transformer", rounds, 1),
         _against(
             "multi_node_mean_grad of 25 M gradients",
             Group("mpchain", _MODEL + _MEAN),
