@@ -78,7 +78,8 @@ def pytest_collection_modifyitems(config, items):
     """Deselects tests that need a GPU where there is none, tests of a deleted annex, and tests that
     take too long.
 
-    ``-m gpu`` skips with a reason instead, ``-m long`` and ``-m nightly`` run them.
+    ``-m gpu`` skips the tests that need a GPU, with a reason; ``-m long`` and ``-m nightly`` run the
+    tests with these marks.
     """
     asked, out = config.option.markexpr, set()
     for item in items:
@@ -153,7 +154,8 @@ def _seeded():
 
 
 class Clock:
-    """Replaces the system's clock: time passes in sleep, at each reading, and when a test sets it.
+    """Replaces sleep and the monotonic clocks: time passes in sleep, at each reading, and when a
+    test sets it.
 
     Attributes:
         now: the time in seconds.
@@ -177,7 +179,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Returns the :class:`Clock` that replaces the clock of the whole process."""
+    """Returns the :class:`Clock` that replaces sleep and the monotonic clocks of this process."""
     clock = Clock()
     in_ns = lambda: round(1e9 * clock.look())
     looks = {"monotonic": clock.look, "perf_counter": clock.look, "perf_counter_ns": in_ns}

@@ -25,7 +25,7 @@ class Doubled(FunctionNode):
 
 
 class Halves(FunctionNode):
-    """Returns x[:n] and x[n:], and records the gradients that its backward gets."""
+    """Returns the two halves of x, and records the gradients that its backward gets."""
 
     seen = None
 

@@ -346,7 +346,7 @@ def test_a_gpu_device_is_made_of_cupys_device(fake_cupy):
         backend.GpuDevice(0)
 
 
-# This array is on a real GPU.
+# Arrays on a GPU.
 
 
 @pytest.mark.gpu

@@ -460,7 +460,7 @@ def test_a_loss_of_a_slope_without_its_graph_is_told_once(make, called, nothing_
         (g,) = mpchain.grad([y], [x], [Variable(full(1))], **options)
         _BACKPROPAGATE[called](F.sum(make(g, y)), x)
 
-    for wanted in (True, False):  # the input is either differentiated or an intended constant
+    for wanted in (True, False):  # the slope has a graph, or is an intended constant
         train(enable_double_backprop=wanted)
     message = f"^{called}: .*enable_double_backprop=True.*enable_double_backprop=False"
     with pytest.warns(UserWarning, match=message) as seen:

@@ -55,7 +55,7 @@ def test_gradients_of_leaves_are_their_own(graph):
 
 
 def _parts_of_a_gradient(**options):
-    """Returns the gradients of leaves that are joined, and of a leaf that is reshaped."""
+    """Returns the gradients of three leaves that are joined; the last one is reshaped before."""
     leaves = [Variable(full(i, 1 << 13)) for i in (3, 4)]
     leaves.append(Variable(full(5, (1, 1 << 13))))
     h = F.concat([*leaves[:2], F.reshape(leaves[2], leaves[2].shape[1:])], 0)
@@ -309,8 +309,8 @@ SLICES = np.s_[:, 1:], np.s_[0], np.s_[..., ::-2], np.s_[:, 1:], np.s_[...], np.
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3, 4, 5), (4, 3, 1, 0, 5, 2), (3, 5, 0, 4, 2, 1)])
 def test_gradients_of_slices_are_summed_in_one_array(order, calls_of):
-    # If the gradient of each slice were an array of the whole, the time of a loop over slices would
-    # grow with the square of their number.
+    # If the gradient of each slice were an array as large as y, the time of a loop over slices
+    # would grow with the square of their number.
     made = calls_of(indexing, "_scattered")
     x = Variable(np.arange(1.0, 13).reshape(3, 4))
     y = x * 1

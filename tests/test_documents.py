@@ -160,7 +160,7 @@ def test_the_double_backward_articles_zero_centered_penalty():
     (g,) = mpchain.grad([D(x_real)], [x_real], enable_double_backprop=True)
     norms = F.sum(g**2.0, 1) ** 0.5
     (0.5 * 3.0 * F.mean(norms**2.0)).backward()
-    # With D = w2 . tanh(W1 x): g = W1^T (w2 (1 - h^2)), and the penalty 1.5 mean |g|^2.
+    # With D = w2 . tanh(W1 x): g = W1^T (w2 (1 - hidden^2)), and the penalty is 1.5 mean |g|^2.
     hidden = np.tanh(x @ W1.array.T)
     a = W2.array * (1 - hidden**2)
     expected = (2 * 1.5 / len(x)) * ((a @ W1.array) @ W1.array.T * (1 - hidden**2)).sum(0)
@@ -168,7 +168,7 @@ def test_the_double_backward_articles_zero_centered_penalty():
 
 
 # The guides to the trainer follow. Digits of 8x8 pixels replace MNIST, and a table of tumors in the
-# same form replaces a table of mushrooms. Trainings have fewer epochs than in the guides.
+# same form replaces a table of mushrooms. Most trainings have fewer epochs than in the guides.
 
 
 @pytest.fixture

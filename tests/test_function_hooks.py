@@ -321,7 +321,7 @@ def pretended_cupy(pretend_cupy):
 
 
 class _Allocating(Doubled):
-    """Allocates memory from the simulated pool, and more memory in backward."""
+    """Allocates memory of the simulated pool in forward and in backward."""
 
     def forward(self, inputs):
         self._allocate(512, 1024)

@@ -21,7 +21,7 @@ class MulAdd(FunctionNode):
         # Unpack input arrays (``numpy.ndarray``).
         x, y, z = inputs
 
-        # Mark inputs (``x`` and ``y``) as retained so that it can be
+        # Mark inputs (``x`` and ``y``) as retained so that they can be
         # accessed during the backward process.
         self.retain_inputs((0, 1))
 
@@ -65,7 +65,7 @@ class MulAddGrad(FunctionNode):
 
     def backward(self, target_input_indexes, grad_outputs):
         # You can leave this unimplemented unless you need to compute
-        # higher-order derivative using this function.
+        # higher-order derivatives using this function.
         raise NotImplementedError()
 
 
@@ -290,8 +290,8 @@ def test_a_function_without_backward():
 
 
 class Product(FunctionNode):
-    """Computes x0 * x1, retains the given indices, and records the retained values that it gets
-    back."""
+    """Computes x0 * x1, retains the inputs and outputs of the given indices, and records the
+    Variables of them that it gets back."""
 
     def __init__(self, inputs=(), outputs=()):
         self.to_retain = inputs, outputs

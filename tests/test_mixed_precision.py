@@ -1,4 +1,4 @@
-"""Tests training under mixed16 and mixed_bf16, which update half-precision parameters by float32
+"""Tests training under mixed16 and mixed_bf16, and updates of half-precision parameters by float32
 copies."""
 
 import warnings
@@ -53,8 +53,8 @@ def images(dtype):
 
 
 def text(dtype):
-    """Returns sequences in which each symbol is the previous symbol plus the step of the
-    sequence."""
+    """Returns sequences in which each symbol is the previous symbol plus the step of the sequence,
+    modulo 7; and the next symbols."""
     starts, steps = np.meshgrid(np.arange(7), np.arange(1, 4))
     x = (starts.reshape(-1, 1) + steps.reshape(-1, 1) * np.arange(8)) % 7
     return x[:, :-1].astype(np.int32), x[:, 1:].T.reshape(-1).astype(np.int32)

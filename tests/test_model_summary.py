@@ -1,3 +1,5 @@
+"""Tests mpchain.summary, the table of a model's links."""
+
 import re
 
 import numpy as np

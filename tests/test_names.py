@@ -1,8 +1,8 @@
 """Tests that each public name in the list exists.
 
 The list omits attributes that only instances have, NNabla's own names (mpchain has their semantics
-under Chainer's names), ONNX export, and names that mpchain leaves out on purpose (ChainerX, iDeep,
-Theano, static_graph).
+under Chainer's names), ONNX export, and names that mpchain leaves out on purpose, such as
+static_graph and those of Theano.
 """
 
 import importlib

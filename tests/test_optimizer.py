@@ -409,7 +409,7 @@ def test_float32_copies_follow_parameters_that_somebody_sets():
     link.p0.array[0] = 5
     for _ in range(3):
         optimizer.update()
-    # The second parameter has moved by all four steps.
+    # The second element has moved by all four steps.
     assert link.p0.array.tolist() == [5, 1 - 2.0**-11]
 
 

@@ -49,7 +49,8 @@ def test_a_name_that_is_no_binding():
 
 
 def test_all_take_the_same_calls():
-    """All bindings have the functions that :class:`Connection` calls, with the same names."""
+    """CuPy's adapter and pynccl have the functions that :class:`Connection` calls, with the same
+    names."""
     calls = "all_reduce reduce broadcast all_gather reduce_scatter send recv".split()
     assert set(nccl_bindings._OfCupy._methods) == set(calls)
     for name in [*calls, "group_start", "group_end", "comm_abort", "comm_destroy"]:

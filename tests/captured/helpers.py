@@ -59,6 +59,7 @@ def check(make, calls=None, between=None, reason=None, replayed=True, rtol=1e-5)
         between: called before each call, with the number of the call and the model.
         reason: a part of the reason against replays.
         replayed: False if the function may give any reason.
+        rtol: the relative tolerance of results, states and gradients.
     """
     calls = [arrays(i) for i in range(7)] if calls is None else calls
     expected = run(make, calls, False, between)

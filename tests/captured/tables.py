@@ -46,9 +46,9 @@ class Case(NamedTuple):
         device: the device of the arrays.
         row: for a step that differentiates a function of arrays: the function, a function that
             draws the arrays, and the order of the derivatives.
-        training: for a step that trains: a function that makes the step, given a function that sets
-            up an optimizer for a link. It returns a function of the arrays that returns results and
-            a loss, the optimizer, and the state.
+        training: for a step that trains: a function whose argument is a function that sets up an
+            optimizer for a link. It returns three objects: a function of the arrays that returns
+            results and a loss; the optimizer; and a function that returns the state.
     """
 
     table: str
@@ -121,11 +121,11 @@ def differ(found: Any, expected: Any) -> str | None:
 def run(
     case: Case, seeds: list[int], capture: Callable | None = None, rank: int | None = None
 ) -> list:
-    """Returns the observations after each call, or the error, and the captured step, if any.
+    """Returns a list: the observations after each call, or its error; then which results later
+    calls left unchanged; then the step.
 
-    The observations are the result, the state and the arguments, and at the end, which results
-    later calls left unchanged. On several ranks, errors are raised, because the other ranks would
-    wait.
+    The observations are the result, the state and the arguments. On several ranks, errors are
+    raised, because the other ranks would wait.
     """
     np.random.seed(0)
     step, state = case.make()

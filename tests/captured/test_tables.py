@@ -1,5 +1,5 @@
-"""Captured rows of all tables of the suite compute what they compute eagerly, and if they are not
-replayed, the reason is given.
+"""Tests that captured rows of all tables of the suite compute what they compute eagerly, and give a
+reason if they are not replayed.
 
 ``python -m tests.tools.captured_tables`` prints how many rows of each table are replayed.
 """

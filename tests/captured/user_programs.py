@@ -1,7 +1,7 @@
 """Steps as users write them, with what a recording can and cannot see.
 
-Each function here makes a step of two arrays, x (6, 5) and labels t (6,), and a function that
-returns what the step leaves behind.
+Each function in PROGRAMS makes a step of two arrays, x (6, 5) and labels t (6,), and a function
+that returns what the step leaves behind.
 """
 
 import collections
@@ -43,8 +43,8 @@ def model_of(n_out=3, seed=0):
 
 
 def trained(link, loss_of, optimizer=None):
-    """Returns a step that trains a link with the loss that a function returns, and a function that
-    returns its parameters and gradients."""
+    """Returns a step that trains a link with the loss that ``loss_of`` returns, and a function that
+    returns the link's parameters and gradients."""
     optimizer = (optimizers.SGD(0.1) if optimizer is None else optimizer).setup(link)
 
     def step(x, t):

@@ -1,6 +1,7 @@
 """Steps that read numbers from Python objects that change between two calls.
 
-Each row of ``_ROWS`` makes an object that holds 1.0, reads that number in a step, and changes it.
+Each row of ``_ROWS`` makes an object that holds a number, reads the number in a step, and changes
+it.
 """
 
 import array
@@ -31,7 +32,7 @@ _get_factor = operator.attrgetter("factor")
 
 
 class Holder:
-    """Stores a number; the special methods that Python calls return it."""
+    """Stores a number, on which the results of its special methods depend."""
 
     def __init__(self):
         self.factor = 1.0

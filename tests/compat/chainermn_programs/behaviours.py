@@ -33,7 +33,8 @@ class Sum(Both):
 
 
 def gradient(first):
-    """The first link sends two results to the last rank, whose link gets them as one argument."""
+    """Backpropagates through two links: the first one sends two results to the last rank, whose
+    link gets them as one argument."""
     model = chainermn.MultiNodeChainList(comm=comm)
     if comm.rank == 0:
         model.add_link(first, rank_in=None, rank_out=last)

@@ -1,4 +1,5 @@
-"""Calls float32 links with inputs of each dtype, and prints the dtype and the sum of the result."""
+"""Calls float32 links with float32 and float64 inputs, and prints the dtype and the sum of
+magnitudes of the result."""
 
 import chainer
 import chainer.functions as F
