@@ -11,7 +11,8 @@ def forbid_downloads(monkeypatch):
 
 @pytest.fixture
 def publish(tmp_path, monkeypatch):
-    """Returns a function that publishes a data set in a folder of the test, with its checksums."""
+    """Returns a function that replaces the address of a data set by files in a folder of the test,
+    and its checksums by theirs."""
 
     def publish(module, prefix, digests):
         monkeypatch.setenv("MPCHAIN_DATASET_ROOT", str(tmp_path / "root"))

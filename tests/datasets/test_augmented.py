@@ -93,7 +93,7 @@ def test_a_resumed_iterator_continues_with_the_same_numbers():
 def test_draws_are_uniform():
     data = AugmentedDataset(np.zeros(2000), lambda x, random: random.random())
     numbers = np.array(data[:])
-    # The mean of n numbers has a standard deviation of 1 / sqrt(12 n), and neighbors have no
-    # correlation beyond 1 / sqrt(n).
+    # The mean of n numbers has a standard deviation of 1 / sqrt(12 n), and the correlation of
+    # neighbors has one of 1 / sqrt(n).
     assert abs(numbers.mean() - 0.5) < 4 / np.sqrt(12 * 2000)
     assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 4 / np.sqrt(2000)

@@ -11,7 +11,7 @@ Image = pytest.importorskip("PIL.Image")
 
 @pytest.fixture
 def root(tmp_path):
-    """Makes folders of two classes; the first has three images in different formats, one in a
+    """Makes folders of two classes; the first has three images in two formats, one in a
     subfolder."""
     places = ["cats/b.png", "cats/a.PNG", "cats/more/c.bmp", "dogs/d.png"]
     for i, place in enumerate(places):

@@ -1,4 +1,4 @@
-"""Runs each example with --test, in one process and on two ranks, and some resumed."""
+"""Runs the examples with --test, in one process and on two ranks, and some resumed."""
 
 import ast
 import shutil

@@ -1,4 +1,4 @@
-"""Tables of test cases with one row per function; all rows get the same checks.
+"""Tables of test cases of functions; all rows get the same checks.
 
 A row names the function, its inputs and an independent reference written with PyTorch. Derivatives
 of higher order than one are compared with finite differences of the previous order.

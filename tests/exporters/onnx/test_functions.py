@@ -1,5 +1,5 @@
-"""Tests that every declared function, exported to ONNX, computes the same in onnxruntime as in
-mpchain, and so does the link that reads the file."""
+"""Tests that declared functions exported to ONNX compute the same in onnxruntime and in the link
+that reads the model as in mpchain, or are refused with a reason."""
 
 import importlib
 import pathlib

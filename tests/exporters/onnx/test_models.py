@@ -1,5 +1,5 @@
-"""Tests that well-known models compute the same in onnxruntime as in mpchain, for any batch
-size."""
+"""Tests that well-known models compute the same in onnxruntime as in mpchain, most of them for
+other batch sizes, too."""
 
 import numpy as np
 import pytest

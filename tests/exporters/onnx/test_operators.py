@@ -137,7 +137,7 @@ class Choice(mpchain.Chain):
 
 
 def exported(model, x, **options):
-    """Checks a model for several batch sizes; returns its results and operators."""
+    """Checks a model for several batch sizes; returns the types of its operators."""
     with mpchain.using_config("train", False):
         made = mpchain.onnx.export(model, x, **options)
     onnx.checker.check_model(made, full_check=True)
