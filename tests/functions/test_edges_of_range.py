@@ -1,8 +1,8 @@
-"""Tests every elementwise function at 121 points, from the smallest to the largest numbers of a
-dtype.
+"""Tests every elementwise function at up to 121 points, from the smallest to the largest numbers of
+a dtype.
 
 Values and derivatives of orders 1 to 3 in four dtypes are compared with mpmath, which uses enough
-digits for finite differences. The registry of declarations provides the list of cases.
+digits for finite differences. Each elementwise declaration in the registry needs cases or a reason.
 """
 
 import functools
@@ -29,8 +29,8 @@ _MAGNITUDES = [
 
 
 def _rounded(x):
-    """Returns the number of 8 bits that is closest to x; every dtype whose range includes x has
-    this number."""
+    """Returns the number of 8 significant bits that is closest to x; every dtype whose range
+    includes x has this number."""
     mantissa, exponent = math.frexp(x)
     return math.ldexp(round(mantissa * 256), exponent - 8)
 

@@ -20,7 +20,7 @@ BITS = np.array([[0, 1, 1], [1, -1, 0], [0, 0, 1], [1, 1, 0]])
 
 
 def _images(function, *args):
-    """Applies ``function`` to a matrix as images of 2 by 2 pixels."""
+    """Returns a function that applies ``function`` to a matrix as images of 2 by 2 pixels."""
     return lambda x: function(F.reshape(F.concat([x, x[:, :1]], 1), (-1, 1, 2, 2)), *args)
 
 

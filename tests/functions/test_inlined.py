@@ -25,8 +25,8 @@ def _logistic(x):
     return 1 / (1 + mpmath.exp(-x))
 
 
-# For each name: the function, and the function in mpmath. Each calls sigmoid, softplus, ndtr,
-# digamma or erfcx.
+# For each name: the function, and the function in mpmath. The formulas of each function or of its
+# derivatives call other declared functions, such as sigmoid.
 INLINING = {
     "silu": (F.silu, lambda x: x * _logistic(x)),
     "mish": (F.mish, lambda x: x * mpmath.tanh(mpmath.log1p(mpmath.exp(x)))),

@@ -267,7 +267,7 @@ def test_running_statistics_of_decorrelation_normalize_alike_in_the_end():
 
 
 def test_equal_variances_do_not_disturb_the_derivatives_of_decorrelation():
-    # All eigenvalues of the covariance are one, so derivatives through eigenvectors would not
+    # All eigenvalues of the covariance are equal, so derivatives through eigenvectors would not
     # exist.
     x = Variable(np.concatenate([np.eye(3), -np.eye(3)]))
     y = F.decorrelated_batch_normalization(x, groups=1)
