@@ -78,8 +78,8 @@ def pytest_collection_modifyitems(config, items):
     """Deselects tests that need a GPU where there is none, tests of a deleted annex, and tests that
     take too long.
 
-    ``-m gpu`` skips the tests that need a GPU, with a reason; ``-m long`` and ``-m nightly`` run the
-    tests with these marks.
+    ``-m gpu`` skips the tests that need a GPU, with a reason; ``-m long`` and ``-m nightly`` run
+    the tests with these marks.
     """
     asked, out = config.option.markexpr, set()
     for item in items:

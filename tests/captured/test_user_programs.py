@@ -33,7 +33,7 @@ def draw(seed):
 
 
 def draw_sorted(seed):
-    """Returns the data of a call; all its labels are equal: 0 in the first calls, then 1, then 2."""
+    """Returns the data of a call; its labels are equal: 0 in the first calls, then 1, then 2."""
     random = np.random.RandomState(seed)
     return [random.randn(6, 5), np.full(6, min(seed // 3, 2))]
 

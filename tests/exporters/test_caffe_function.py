@@ -59,8 +59,8 @@ MEAN, VAR = _array(4), _array(4)
 SCALE, SHIFT = _array(4), _array(4)
 LABELS = np.array([1, 3], np.int32)
 
-# Each row has the layer's type, its further fields, and a function that computes the expected result
-# from X.
+# Each row has the layer's type, its further fields, and a function that computes the expected
+# result from X.
 LAYERS = {
     "convolution with two groups": (
         "Convolution",

@@ -1,4 +1,4 @@
-"""Tests MultiprocessIterator when processes or shared memory fail."""
+"""Tests MultiprocessIterator, mostly when processes or shared memory fail."""
 
 import gc
 import math

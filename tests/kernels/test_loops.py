@@ -168,8 +168,6 @@ ROWS = {
 @pytest.mark.parametrize("shapes", ROWS.values(), ids=ROWS)
 @pytest.mark.parametrize("is_special", [False, True])
 def test_arrays_that_broadcast(shapes, dtype, is_special, at_once):
-    """A loop that has special functions is divided among threads."""
-
     def formula(x, y, a):
         return x * F.erf.declaration.body(y) * a if is_special else (x - y) * a + np.maximum(x, y)
 

@@ -1,4 +1,4 @@
-"""Tests compiled loops whose cache cannot be written or read."""
+"""Tests the cache of compiled loops, and sums of rows."""
 
 import importlib.util
 import os

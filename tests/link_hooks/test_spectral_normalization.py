@@ -271,7 +271,7 @@ def test_the_first_vector_comes_from_the_configured_generator():
 
 
 def test_recomputation_uses_the_same_vectors(x):
-    """The link may also be called again in between."""
+    """The link is called once more before ``forget`` recomputes the first call."""
     plain, forgetting = _linear(), _linear()
     forgetting.W_u = plain.W_u.copy()
     other = np.random.RandomState(4).randn(5, 3)

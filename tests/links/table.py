@@ -1,8 +1,8 @@
-"""Tables of links with one row per link; all rows get the same checks.
+"""Tables of cases of links, and the checks of their rows.
 
 A row makes the link and lists what Chainer's users rely on: the names and shapes of its parameters
-and the initial persistent values, of which a file of parameters consists. If PyTorch has an
-equivalent layer, the row has a reference.
+and the initial persistent values. A file of parameters consists of both. A row may have a
+reference that computes the outputs with PyTorch.
 
     TABLE = [
         row(
@@ -47,30 +47,31 @@ def _mean_square(*ys):
 
 
 class Row(NamedTuple):
-    """One case.
+    """A case of a link.
 
     Attributes:
-        name: unique in its table; the tests' id.
-        make: makes the link with all sizes given. Under ``config.dtype`` its parameters must have
-            that dtype; links that take a dtype of their own are given ``mpchain.config.dtype``.
-        inputs: of a call: shapes, of floating-point inputs that are drawn, or arrays; of these the
-            floating-point ones are cast, and the others are constants.
-        params: shapes by path, without the first slash: ``"W"``, ``"conv/W"``.
-        persistents: initial values by path.
-        lazy: makes the same link with sizes left to the first call; None if there is no such way.
-        reference: ``reference(w, *inputs)`` computes the outputs with PyTorch in float64, from
-            parameters and persistent arrays by path; None if there is no such layer.
-        call: ``call(link, *inputs)``; a link with a state must reset it there. What it returns may
-            be nested in tuples and lists.
-        loss: of the outputs; what a step shall lower.
+        name: the id of the tests, unique in the table.
+        make: a function that makes the link with all sizes given. Its parameters must have the
+            dtype ``mpchain.config.dtype``.
+        inputs: the inputs of a call: shapes of floating-point inputs that are drawn, or arrays.
+            Arrays of floating-point numbers are cast to the dtype of the test.
+        params: the shapes of the parameters by path, without the first slash: ``"W"``,
+            ``"conv/W"``.
+        persistents: the initial persistent values by path.
+        lazy: a function that makes the same link with sizes left to the first call, or None.
+        reference: ``reference(w, *inputs)`` computes the outputs with PyTorch in float64; ``w``
+            has the parameters and persistent arrays by path. None skips this check.
+        call: ``call(link, *inputs)`` returns the outputs, perhaps nested in tuples and lists. It
+            must reset the link's state, if there is one.
+        loss: a function of the outputs that returns the loss.
         config: entries of the configuration for the calls, for example ``{"train": False}``.
-        low, high: range of drawn inputs.
-        spread: range of the noise that is added to the parameters, so that none stay 0 or 1.
-        orders: how many orders of derivative to check.
-        eps: the step of the differences; smaller where kinks are near.
-        lr: the learning rate of the step.
-        without_gradient: paths of parameters that get none.
-        tolerance: relative, by dtype; None is the default.
+        low, high: the range of drawn inputs.
+        spread: the bound of the noise that is added to the parameters.
+        orders: the number of orders of derivatives to check.
+        eps: the step of the finite differences.
+        lr: the learning rate of the step that must lower the loss.
+        without_gradient: the paths of parameters that get no gradient.
+        tolerance: relative tolerances by dtype, where they differ from the default.
     """
 
     name: str
@@ -157,8 +158,8 @@ def persistents(link):
 
 @contextlib.contextmanager
 def _keeping_persistents(link):
-    """Context manager: yields a function that restores the link's current persistent values, which
-    are also restored on exit."""
+    """Yields a function that restores the link's current persistent values; they are also restored
+    on exit."""
     kept = [(each, copy.deepcopy(each.value)) for each in named_persistents(link).values()]
 
     def restore():
@@ -218,7 +219,7 @@ def _shapes_of_initialized(link):
 
 
 def _assert_equal(case, link, other):
-    """Checks that both links have the same bits, and compute the same."""
+    """Checks that both links have equal parameters and persistent values, and equal outputs."""
     for (path, p), (other_path, q) in zip(link.namedparams(), other.namedparams(), strict=True):
         assert path == other_path
         np.testing.assert_array_equal(_host(p.array), _host(q.array), err_msg=path)
@@ -351,8 +352,8 @@ def checks_of(table):
     """Makes the tests of a table, by name: ``globals().update(checks_of(TABLE))`` in a test file.
 
     They are test_parameters, test_gradients_reach_parameters, test_lazy, test_saving, test_copies,
-    test_pickles, test_step, test_derivatives, test_reference, test_repr, each for all rows that it
-    applies to.
+    test_pickles, test_step, test_derivatives, test_reference and test_repr. Each tests the rows
+    that it applies to.
     """
     assert len({case.name for case in table}) == len(table), "names of rows are unique"
 

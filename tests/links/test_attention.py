@@ -284,7 +284,7 @@ class _Doubled(mpchain.Chain):
 
 
 def test_projections_of_self_attention_may_be_replaced_and_hooked(device):
-    """This also holds if one product would compute all projections."""
+    """Replaced and hooked projections are called, though one product could compute all three."""
     x = mpchain.get_device(device).send(f(*X))
     results = []
     for change in ("hook", "link", "weights"):

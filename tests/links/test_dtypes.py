@@ -1,5 +1,4 @@
-"""Tests the dtypes of parameters, persistent arrays and outputs of every link, against Chainer
-7.8.1.
+"""Tests the dtypes of parameters, persistent arrays and outputs of links, against Chainer 7.8.1.
 
 For the policies float32, float16 and mixed16, a record has the dtypes of the parameters (and
 persistent arrays) of a new link, and the dtypes of its outputs for float16, float32 and float64
@@ -75,7 +74,7 @@ OURS = {
     "DecorrelatedBatchNormalization(4, groups=1)": (
         "../f4 f2 f4 -- | ../f4 f2 f4 -- | ../f4 f2 f4 --"
     ),
-    # In training, the statistics only follow the batches.
+    # In training, the outputs do not depend on the persistent statistics.
     "DecorrelatedBatchNormalization(4, groups=2)": (
         "../f4 f2 f4 f8 | ../f4 f2 f4 f8 | ../f4 f2 f4 f8"
     ),
@@ -85,7 +84,7 @@ OURS = {
         "f4 f4 f4 -- | f2 f2 -- -- | f2 f2 -- --",
     ),
 }
-"""mpchain's record where it does not follow from Chainer's parameters by the rule of mixed16."""
+"""mpchain's records that do not follow from Chainer's by ``_by_the_rule``."""
 
 CHAINER_ADDS = {"DeformableConvolution2D(3, 4, 3, offset_nobias=True"}
 """Cases in which Chainer's output is wider than a float16 input, but mpchain's is not."""

@@ -41,7 +41,7 @@ def test_initial_values():
     np.random.seed(0)
     W = L.EmbedID(100, 100).W.array
     assert W.dtype == np.float32
-    # The bounds are four standard errors of mean and deviation of 10,000 standard normal numbers.
+    # The bounds are at least four standard errors for 10,000 standard normal numbers.
     assert abs(W.mean()) < 0.04 and abs(W.std() - 1) < 0.03
     assert (L.EmbedID(2, 3, initialW=0.5).W.array == 0.5).all()
 

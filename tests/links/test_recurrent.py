@@ -413,7 +413,7 @@ def test_zoneout_keeps_what_it_says():
     h, x = f(2, 500), f(2, 30)
     link.set_state(h, h)
     kept = (link(x).array == h).mean()
-    assert abs(kept - 0.5) < 0.07  # the bound is 4 standard deviations of 1000 trials
+    assert abs(kept - 0.5) < 0.07  # the bound is over 4 standard deviations of 1000 trials
 
 
 @each_stateful

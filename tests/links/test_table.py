@@ -40,7 +40,7 @@ def test_every_public_link_has_a_row():
 
 
 class _Right(Link):
-    """Computes W x + b, and counts the calls."""
+    """Computes ``x * W + b``, and counts the calls."""
 
     def __init__(self, size=None):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Tests every optimizer against its plain formula, and against PyTorch where both agree."""
+"""Tests the rules of optimizers against plain formulas, and some of them against PyTorch."""
 
 import inspect
 
@@ -86,7 +86,7 @@ def smorms3(p, gs, lr=0.001, eps=1e-16):
 
 
 def msvag(p, gs, lr=0.1, beta=0.9, eta=1.0, weight_decay_rate=0):
-    # This is M-SVAG of the paper: gamma is the estimate of 1 / (1 + variance of m / its square).
+    # This is M-SVAG of the paper: gamma is the estimate of 1 / (1 + variance of m / m**2).
     m = v = 0
     for t, g in enumerate(gs, 1):
         m = beta * m + (1 - beta) * g
@@ -198,7 +198,8 @@ def adafactor(p, gs, lr=0.01, decay=0.8, eps1=1e-30, eps2=1e-3, threshold=1, wei
     return p
 
 
-# Each case has the optimizer, its arguments, the formula, and arguments of the formula that differ.
+# Each case has the optimizer, its arguments, the formula, and perhaps further arguments of the
+# formula.
 CASES = {
     "SGD": ("SGD", {}, sgd),
     "SGD with lr": ("SGD", {"lr": 0.1}, sgd),
@@ -345,7 +346,7 @@ TORCH = {
     "AdaGrad": ({}, "Adagrad", {"lr": 0.001, "eps": 1e-8}),
     "AdaDelta": ({}, "Adadelta", {"lr": 1.0, "rho": 0.95, "eps": 1e-6}),
     "RMSprop": ({}, "RMSprop", {"lr": 0.01, "alpha": 0.99, "eps": 1e-8}),
-    # If PyTorch uses eps inside of the bias correction, the case sets eps to zero.
+    # Where PyTorch adds eps at another place, the case sets eps to zero.
     "Adam": ({"eps": 0}, "Adam", {"eps": 0}),
     "AMSGrad": ({"eps": 0, "beta2": 0.5}, "Adam", {"eps": 0, "betas": (0.9, 0.5), "amsgrad": True}),
     "AdamW": (

@@ -1,4 +1,5 @@
-"""Writes files of every format of mpchain, and the values that later versions must load from them.
+"""Writes files of models, optimizers, trainers and checkpoints, and the values that later versions
+must load from them.
 
 ``mpirun -n 2 python -m mpi4py make.py FOLDER`` writes them with the imported mpchain; commit
 05c24bd wrote the files beside this one, before modules were rearranged.
@@ -125,7 +126,7 @@ def state_of(target):
 
 
 def write(folder):
-    """Writes all files and ``expected.npz`` to a folder; on two ranks, the files of ranks."""
+    """Writes all files and ``expected.npz`` to a folder; two ranks must call it."""
     folder = pathlib.Path(folder)
     comm = mpchain.create_communicator("naive")
     expected = {}

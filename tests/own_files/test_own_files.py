@@ -1,4 +1,4 @@
-"""Tests that files of earlier versions of mpchain load with the same bits."""
+"""Tests that files of an earlier version of mpchain load with the same bits."""
 
 import pathlib
 import shutil

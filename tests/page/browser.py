@@ -121,5 +121,5 @@ def wait_for(function, what=""):
                 return value
         except (OSError, IndexError):
             pass
-        time.sleep(0.05)  # the browser works for a while
+        time.sleep(0.05)
     raise TimeoutError(f"{what or function} did not become true in {LIMIT:g} s")

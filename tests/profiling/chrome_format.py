@@ -10,7 +10,7 @@ import numbers
 
 
 def parse(path):
-    """Returns the events in a file; raises AssertionError if the file breaks a rule."""
+    """Returns the events in a file; raises an exception if the file breaks a rule."""
     text = path.read_text("utf-8")
     trace = json.loads(text, parse_constant=lambda name: (_ for _ in ()).throw(ValueError(name)))
     assert set(trace) <= {"traceEvents", "displayTimeUnit", "otherData"}
@@ -54,7 +54,7 @@ def _in_nanoseconds(event):
 
 
 def _check_nesting(events):
-    """Checks that complete events of a thread are nested or disjoint."""
+    """Checks that complete events of a thread are nested or disjoint, and that steps have gaps."""
     threads = collections.defaultdict(list)
     for event in events:
         if event["ph"] == "X":

@@ -25,7 +25,7 @@ class Encoder(mpchain.Chain):
 
 
 class Model(mpchain.Chain):
-    """A model that calls a link of another model, which itself is not called."""
+    """A model that calls the links of an encoder, but not the encoder itself."""
 
     def __init__(self):
         super().__init__()
@@ -38,7 +38,7 @@ class Model(mpchain.Chain):
 
 @pytest.fixture
 def ticking(clock):
-    """Returns a clock that advances by a microsecond at each reading."""
+    """Makes the clock advance by a microsecond at each reading."""
     clock.step = 1e-6
 
 

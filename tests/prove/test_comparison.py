@@ -1,4 +1,4 @@
-"""Tests the differences of arrays against a loop over their elements."""
+"""Tests gaps of arrays against a loop over their elements, and the largest finite number."""
 
 import itertools
 import math

@@ -177,4 +177,4 @@ LOOP = """
         if i % 8 == 7:
             save_checkpoint("saved", state, comm, i + 1)
 """
-"""A loop with two optimizers of equal models; one gets its batch by a closure."""
+"""A loop with two models and their optimizers; one optimizer gets its batch by a closure."""
