@@ -10,8 +10,9 @@ INDEX = """\
 Examples
 ========
 
-Each task is one script, which reads from top to bottom and is the same for one process and for N
-ranks. An installation with pip contains all of them: copy one to your folder, run it, change it.
+Each script does one task and reads from top to bottom; all but those of ``double_backward`` run in
+one process and on N ranks. An installation with pip contains all of them: copy one to your folder,
+run it, change it.
 
 .. code-block:: sh
 
@@ -19,9 +20,9 @@ ranks. An installation with pip contains all of them: copy one to your folder, r
    python glance/train_table.py
    mpchain-launch -n 2 glance/train_table.py
 
-With ``--test``, which all scripts but those of ``double_backward`` have, a script takes seconds and
-downloads nothing; ``--help`` prints its options. The pages show what each script prints, how long
-it takes, and its code. Read ``glance`` first.
+With ``--test``, which the same scripts have, a script takes seconds and downloads nothing;
+``--help`` prints its options. The pages show what each script prints, how long it takes, and its
+code. Read ``glance`` first.
 """
 TABLE = """
 {}

@@ -35,7 +35,7 @@ HEIGHT = 1100
 
 
 def launch(folder: pathlib.Path, *arguments: str) -> subprocess.Popen:
-    """Starts the launcher in a folder; its errors are written into the file ``errors``."""
+    """Starts the launcher in a folder; its standard error is written to the file ``errors``."""
     with (folder / "errors").open("wb") as errors:
         return subprocess.Popen(
             [sys.executable, "-m", "launch", *arguments],

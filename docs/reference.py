@@ -109,7 +109,7 @@ def _defined(module):
 
 
 def public_names():
-    """Returns dicts: for each documented module, for each family, the names."""
+    """Returns a dict: for each documented module, for each family, the values by name."""
     found = {}
     for name in MODULES:
         module = importlib.import_module(name)
@@ -290,7 +290,8 @@ def complete(app, what, name, obj, options, lines):
 
 
 def _general(function):
-    """Returns the function with these arguments to which a docstring's first paragraph refers."""
+    """Returns the function to which the first paragraph of a function's docstring refers, if it has
+    the same arguments and describes them; else None."""
     target = re.search(r":func:`(\w+)`", (inspect.getdoc(function) or "").partition("\n\n")[0])
     found = target and getattr(inspect.getmodule(function), target[1], None)
     if found is None:

@@ -78,7 +78,7 @@ class Tagger(mpchain.Chain):
         return list(F.split_axis(self.out(F.concat(hs, axis=0)), ends, axis=0))
 
     def forward(self, sentences: list[Array], tags: list[Array]) -> Variable:
-        """Returns the mean negative log-likelihood of the tags of a sentence."""
+        """Returns the negative log-likelihood of the tags, averaged over the sentences."""
         # Sentences are sorted by decreasing length, and words by position: all first words come
         # first, then all second words.
         order = np.argsort([-len(sentence) for sentence in sentences], kind="stable")

@@ -66,7 +66,7 @@ class GPT(mpchain.Chain):
         return loss
 
     def write(self, start: Array, n: int, temperature: float) -> Array:
-        """Returns ``n`` characters that continue the first ones, drawn one by one."""
+        """Returns the numbers of ``n`` characters that continue ``start``, drawn one by one."""
         characters = list(start)
         with mpchain.using_config("train", False), mpchain.no_backprop_mode():
             for _ in range(n):

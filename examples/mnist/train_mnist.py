@@ -6,8 +6,8 @@
                                                     resumes from the last snapshot after a failure
 
 The global batch, the order of the samples and the initial parameters do not depend on the number of
-ranks. Gradients and reported values are means over the samples of all ranks, so the values that the
-script prints do not depend on the number of ranks, either.
+ranks. Gradients and reported values are means over the samples of all ranks, so the losses and
+accuracies that the script prints do not depend on the number of ranks, either.
 """
 
 import argparse

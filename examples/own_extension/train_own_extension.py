@@ -70,7 +70,7 @@ class SlowestRank(training.Extension):
     """Prints at the end which rank used the most CPU time during the training, and how much."""
 
     trigger = (1, "iteration")
-    priority = -200  # runs after all other extensions
+    priority = -200  # runs after the snapshots
 
     def __init__(self, comm: mpchain.CommunicatorBase):
         self.comm, self.start = comm, None

@@ -145,7 +145,7 @@ def read_text(path: str | None) -> str:
 
 
 def number_words(text: str, n_words: int) -> tuple[Array, list[str]]:
-    """Returns the ids of the words of a text, and the words; id 0 stands for rare words."""
+    """Returns the ids of a text's words, and the vocabulary; id 0 stands for rare words."""
     found = re.findall(r"[a-z']+|[.,;:!?]", text.lower())
     vocabulary = datasets.Vocabulary.build([found], n_words, specials=["<rare>"], unknown="<rare>")
     return vocabulary.encode(found), vocabulary.words

@@ -15,8 +15,8 @@ CONSTANTS = {"n": 2, "c": 0.75, "low": -0.5, "high": 0.5, "x_min": -0.5, "x_max"
 
 
 def formulas():
-    """Yields the bodies and elementwise derivatives of all elementwise declarations, with the number
-    of arrays and the names of those that certainly have the shape of the result."""
+    """Yields the bodies and elementwise derivatives of all elementwise declarations, with the
+    number of arrays and the names of those that certainly have the shape of the result."""
     for name, declaration in sorted(registry.items()):
         if not declaration.is_elementwise:
             continue

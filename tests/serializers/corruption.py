@@ -95,7 +95,7 @@ def run(kind, folder, seeds):
 
     Raises:
         AssertionError: one loaded something else than what was saved, changed the object although
-            it gave an error, gave an error without the file's name, or made Python import or
+            it gave an error, gave an error without the file's name, or made Python unpickle or
             execute anything.
     """
     save, load = KINDS[kind]

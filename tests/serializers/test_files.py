@@ -1,4 +1,4 @@
-"""Tests that files are mapped into memory only while they are loaded."""
+"""Tests the reading of files and file objects, and the replacement of zipfile's checksums."""
 
 import gzip
 import io

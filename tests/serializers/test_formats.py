@@ -1,4 +1,4 @@
-"""Tests that every value is restored from HDF5 and safetensors files."""
+"""Tests that values are restored from HDF5 and safetensors files."""
 
 import contextlib
 import gc
@@ -194,7 +194,7 @@ def test_values_that_cannot_be_saved(tmp_path, save, value):
 
 @pytest.fixture
 def full_disk():
-    """Context manager in which no file can grow beyond 64 KiB."""
+    """Returns a context manager in which no file can grow beyond 64 KiB."""
 
     @contextlib.contextmanager
     def context():

@@ -1,5 +1,4 @@
-"""Tests complete files with wrong or unsuitable content: there is one error, and the object does
-not change."""
+"""Tests files with wrong or unsuitable content, mostly that they are refused."""
 
 import errno
 import functools
@@ -76,7 +75,7 @@ def make(*sizes, seed):
 
 
 class Trained:
-    """A model and its optimizer, as a trainer saves them, and then a number."""
+    """A number, a model and its optimizer."""
 
     def __init__(self, *sizes, seed):
         self.model, self.optimizer = make(*sizes, seed=seed)

@@ -28,8 +28,8 @@ BC = testing.BackendConfig({}).get_func_str()
 
 @pytest.fixture
 def suite(pytester):
-    """Returns a function that runs a test file in its own folder, and returns outcomes by test
-    name, and marks by test."""
+    """Returns a function that runs a test file in its own folder, and returns the outcomes and the
+    marks by test."""
 
     def run(body, *options):
         head = "import unittest, functools, numpy as np\nfrom mpchain import testing\n"

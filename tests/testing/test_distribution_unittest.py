@@ -74,7 +74,7 @@ class _Exponential(testing.distribution_unittest):
 
 
 def _results(**attributes):
-    """Runs the CPU tests of a variant; returns the targets that failed or did not run."""
+    """Runs the CPU tests of a variant; returns the targets that failed, and those skipped."""
     cls = type("Exponential", (_Exponential,), attributes)
     names = [n for n in unittest.TestLoader().getTestCaseNames(cls) if n.endswith("_cpu")]
     result = unittest.TestResult()

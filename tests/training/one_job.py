@@ -1,4 +1,4 @@
-"""Trains in a folder as one job; with --wait, stops while it writes a file, until it is ended.
+"""Trains in a folder as one job; with --wait, waits for input while it writes its second snapshot.
 
 python tests/training/one_job.py FOLDER [--wait] [--rank RANK]
 """

@@ -1,4 +1,4 @@
-"""Tests the errors, the memory and the replays of transformations."""
+"""Tests the errors, the graphs and the captured replays of transformations."""
 
 import re
 import typing

@@ -1,4 +1,4 @@
-"""Tests that tangents are the transposes of gradients, for each rule, with and without a graph."""
+"""Tests that tangents are the transposes of gradients, with and without a graph."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,7 @@
 """A typed program: links, functions, training and extensions, on one process or several ranks.
 
-basedpyright reads this in strict mode, as .ci/run does. What it must refuse is in
-``wrong_variants``: there, a comment that ignores an error is an error itself if there is none.
+basedpyright, which .ci/run calls, checks this file in strict mode. What it must refuse is in
+``wrong_variants``: a comment that ignores an error is itself an error if there is none to ignore.
 """
 
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true

@@ -1,4 +1,4 @@
-"""Tests extensions that write graphs of reported variables."""
+"""Tests extensions that write or release graphs of reported variables."""
 
 import os
 import re

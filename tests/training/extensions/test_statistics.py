@@ -21,7 +21,7 @@ class MLP(Chain):
         super().__init__()
         with self.init_scope():
             self.l1 = L.Linear(2, 3)
-            self.l2 = L.Linear(None, 2)  # this layer is never initialized
+            self.l2 = L.Linear(None, 2)  # the W of this layer is never initialized
 
     def forward(self, x):
         return F.relu(self.l1(x))

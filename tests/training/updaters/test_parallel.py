@@ -1,4 +1,4 @@
-"""Tests ParallelUpdater, with the CPU as every device."""
+"""Tests ParallelUpdater, mostly with the CPU as every device."""
 
 import threading
 
