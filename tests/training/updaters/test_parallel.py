@@ -71,7 +71,6 @@ def test_parameters_that_the_first_forward_pass_initializes():
     for _ in range(2):
         updater.update()
         whole.update()
-    # Parameters that are initialized late are float32.
     assert_close(parameters(target(updater)), parameters(target(whole)), rtol=1e-5)
     updater.finalize()
 
