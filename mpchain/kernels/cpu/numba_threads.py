@@ -99,11 +99,10 @@ the loop's machine code, or to None if numba cannot compile the function."""
 def _launch(is_sliced, loop, n, n_parts, arguments):
     """Calls a loop on threads; returns whether that was possible."""
     arguments = tuple(map(as_writable, arguments))
-    key = loop, *map(_kind, arguments)
+    key = loop, is_sliced, *map(_kind, arguments)
     if key not in ways:
         try:
-            kinds = tuple(map(loop.typeof_pyval, arguments))
-            ways[key] = _compiled_launch(is_sliced), _address_of(loop, is_sliced, kinds)
+            ways[key] = _compile(is_sliced, loop, arguments)
         except Exception as error:  # the compiler of another version of numba may differ
             ways[key] = None
             loop_cache.say(f"threads wait for Python's lock: {type(error).__name__}: {error}")
@@ -116,18 +115,20 @@ def _launch(is_sliced, loop, n, n_parts, arguments):
 
 def _kind(x):
     """Returns what determines the type of an argument for numba."""
-    if type(x) is np.ndarray:
+    if isinstance(x, np.ndarray):
         return x.dtype, x.ndim, x.flags.num
     return tuple(map(_kind, x)) if type(x) is tuple else type(x)
 
 
-def _address_of(loop, is_sliced, kinds):
-    """Returns the address of a loop's machine code for arguments of certain types."""
+def _compile(is_sliced, loop, arguments):
+    """Returns the function that calls threads, and the address of the loop's machine code."""
     from numba.core import types, typing
 
+    kinds, launch = tuple(map(loop.typeof_pyval, arguments)), _compiled_launch(is_sliced)
+    launch.compile((*[types.intp] * 4, types.StarArgTuple.from_types(kinds)))
     kinds = kinds if is_sliced else (types.intp, types.intp, *kinds)
     made = loop.get_compile_result(typing.signature(types.none, *kinds))
-    return made.library.get_pointer_to_function(made.fndesc.llvm_func_name)
+    return launch, made.library.get_pointer_to_function(made.fndesc.llvm_func_name)
 
 
 @functools.cache
