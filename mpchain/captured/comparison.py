@@ -166,7 +166,9 @@ def are_same(a: np.ndarray, b: np.ndarray) -> bool:
     return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
 
 
-def are_all_close(found: Sequence, expected: Sequence, of_one_size: bool = False) -> bool:
+def are_all_close(
+    found: Sequence, expected: Sequence, of_one_size: bool = False, scale: float = 0.0
+) -> bool:
     """Returns whether the arrays of a replay equal the arrays of the step up to rounding. Elements
     of both lists may be None.
 
@@ -177,6 +179,7 @@ def are_all_close(found: Sequence, expected: Sequence, of_one_size: bool = False
         found, expected: the arrays of the replay, and of the step.
         of_one_size: whether the tolerance for arrays of small values is that of arrays of large
             values, because GPUs may add in a different order in each step.
+        scale: the magnitude of values that are not in the lists and count as other values.
 
     Example:
         >>> from mpchain.captured.comparison import are_all_close
@@ -184,7 +187,7 @@ def are_all_close(found: Sequence, expected: Sequence, of_one_size: bool = False
         True
     """
     sizes = [0.0 if x is None else _size(x) for x in expected]
-    scale = max(sizes, default=0.0)
+    scale = max(scale, *sizes, 0.0)
     sizes = [scale] * len(sizes) if of_one_size else sizes
     return len(found) == len(expected) and all(
         _are_close(x, y, size, scale) for x, y, size in zip(found, expected, sizes)
@@ -215,6 +218,17 @@ def _eps(dtype):
 
 def _computable(array):
     return array if array.dtype.kind in "fc" else array.astype(np.float32)
+
+
+def size_of(arrays: Iterable) -> float:
+    """Returns the largest magnitude of finite values in arrays, some of which may be None.
+
+    Example:
+        >>> from mpchain.captured.comparison import size_of
+        >>> size_of([np.array([1.0, -2.0]), None])
+        2.0
+    """
+    return max((_size(x) for x in arrays if x is not None), default=0.0)
 
 
 def _size(array):

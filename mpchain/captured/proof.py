@@ -1,11 +1,12 @@
 """The proof of a plan: the effects of a step, and whether a replay has the same effects."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from mpchain.captured.comparison import are_all_close
+from mpchain.captured.comparison import are_all_close, size_of
 
 _MOST_BYTES = 1 << 24  # larger arrays are checked for changes only if the step uses them
 
@@ -59,6 +60,11 @@ class Proof:
     def next(self) -> tuple:
         """Returns the arguments of the next call of :meth:`note`."""
         return next(self._next)
+
+    def size_of_grads(self) -> float:
+        """Returns the largest magnitude of all gradients that were recorded."""
+        lists = [note[1] for note in self._notes if len(note) == 2 and isinstance(note[1], list)]
+        return size_of(itertools.chain(*lists))
 
     def next_state(self) -> None:
         """Sets the state to the state after the next recorded update."""

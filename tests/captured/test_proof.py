@@ -9,6 +9,8 @@ import mpchain
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizers
+from mpchain.captured.comparison import are_all_close
+from mpchain.captured.proof import Proof
 from mpchain.captured.step import VARIES
 from mpchain.iterators import SerialIterator
 from mpchain.training.updaters import StandardUpdater
@@ -300,3 +302,16 @@ def test_state_whose_graph_is_not_cut_has_all_its_gradients():
         models.append(model)
     for name, value in values_of(models[0]).items():
         np.testing.assert_allclose(values_of(models[1])[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_that_are_rounding_errors_are_compared_with_the_others():
+    noise = [np.array([3e-7, -2e-7], "f"), np.array([-1e-7, 4e-7], "f")]
+    assert not are_all_close(noise[:1], noise[1:])
+    assert are_all_close(noise[:1], noise[1:], scale=1.0)
+    assert not are_all_close(noise[:1], noise[1:], scale=1e-3)
+    proof = Proof([], [])
+    proof.note(np.full(2, 100.0))  # a draw
+    proof.note(np.full(2, 100.0), np.full(2, 100.0))  # an exchange
+    for grad in (noise[0], None, np.full(3, -0.5), np.array([np.inf])):
+        proof.note((), [grad])
+    assert proof.size_of_grads() == 0.5
