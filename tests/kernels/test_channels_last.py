@@ -13,7 +13,7 @@ from mpchain import links as L
 from mpchain.functions.array import summed
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import channels_last, numba_cpu, onednn_library
-from mpchain.kernels.cpu.channels_last import as_last, empty_last, is_last, is_only_last
+from mpchain.kernels.cpu.channels_last import as_last, as_plain, empty_last, is_last, is_only_last
 from mpchain.kernels.cpu.compiler import load_numba
 
 needs_onednn = pytest.mark.skipif(
@@ -240,3 +240,22 @@ def test_a_replayed_step_keeps_the_layout(calls_of):
         for p, grad in zip(model.params(), grads, strict=True):
             np.testing.assert_allclose(p.grad, grad, rtol=1e-3, atol=1e-3 * np.abs(grad).max())
     assert captured.reason is None
+
+
+@pytest.mark.skipif(load_numba() is None, reason="needs numba")
+@pytest.mark.parametrize(
+    "shape",
+    [(4, 64, 32, 32), (16, 64, 64), (3, 80, 8, 10), (32, 512, 7, 7), (0, 64, 32, 32), (2, 3, 5, 7)],
+)
+def test_arrays_change_their_layout_by_blocks(shape):
+    x = np.random.RandomState(0).randn(*shape).astype("f")
+    with thresholds.using(compiled_loop=-1):
+        last = as_last(x)
+        plain = as_plain(last)
+    np.testing.assert_array_equal(last, x)
+    np.testing.assert_array_equal(plain, x)
+    assert is_last(last) and plain.flags.c_contiguous
+    for part in (x[::-1], x[..., ::-1]):
+        np.testing.assert_array_equal(as_last(part), part)
+        np.testing.assert_array_equal(as_plain(part), part)
+        assert is_last(as_last(part)) and as_plain(part).flags.c_contiguous

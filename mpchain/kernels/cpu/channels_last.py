@@ -8,16 +8,19 @@ array in the order N, C, *size, which is called plain. Kernels that read memory 
 :func:`is_last` to learn the layout.
 """
 
+import math
 from typing import TypeGuard
 
 import numpy as np
 
+from mpchain.kernels.cpu.transposing import Transposition
 from mpchain.typing import Array, DTypeLike
 
 TO_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
 """For each number of axes, the axes in the order of memory."""
 
 _FROM_LAST = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
+_transpose = Transposition()
 # NumPy's new arrays copy the axis order of a given array, even if sizes differ.
 _LIKE = {n: np.empty(range(2, 2 + n)).transpose(axes) for n, axes in _FROM_LAST.items()}
 
@@ -123,7 +126,26 @@ def as_last(x: np.ndarray) -> np.ndarray:
     if is_last(x):
         return x
     y = empty_last(x.shape, x.dtype)
-    y[...] = x
+    if x.flags.c_contiguous:
+        n, c, size = *x.shape[:2], math.prod(x.shape[2:])
+        _transpose(x.reshape(n, c, size), y.transpose(TO_LAST[x.ndim]).reshape(n, size, c))
+    else:
+        y[...] = x
+    return y
+
+
+def as_plain(x: np.ndarray) -> np.ndarray:
+    """Returns ``x`` if it is C-contiguous, else a copy that is.
+
+    Example:
+        >>> as_plain(empty_last((2, 3, 4, 5), np.float32)).flags.c_contiguous
+        True
+    """
+    if not is_only_last(x):
+        return np.ascontiguousarray(x)
+    y = np.empty(x.shape, x.dtype)
+    n, c, size = *x.shape[:2], math.prod(x.shape[2:])
+    _transpose(x.transpose(TO_LAST[x.ndim]).reshape(n, size, c), y.reshape(n, c, size))
     return y
 
 

@@ -10,6 +10,7 @@ from mpchain.kernels import reference, thresholds
 from mpchain.kernels.cpu.channels_last import (
     TO_LAST,
     as_last,
+    as_plain,
     empty_last,
     is_only_last,
     result,
@@ -36,7 +37,7 @@ def _refuse_normalization(x, gamma, axis):
 
 
 def _by_channels(x):
-    return np.ascontiguousarray(x).reshape(*x.shape[:2], -1)
+    return as_plain(x).reshape(*x.shape[:2], -1)
 
 
 @reference.batch_normalization.kernel(
@@ -144,7 +145,7 @@ def _refuse_pooling(x, window):
 def _planes(x):
     """Returns an array (N, C, height, width) or (N, C, width) as (N * C, height, width)."""
     size = (1,) * (4 - x.ndim) + x.shape[2:]
-    return np.ascontiguousarray(x).reshape(x.shape[0] * x.shape[1], *size)
+    return as_plain(x).reshape(x.shape[0] * x.shape[1], *size)
 
 
 def _pixels(x):

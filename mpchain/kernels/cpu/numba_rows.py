@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from mpchain.kernels import reference, thresholds
-from mpchain.kernels.cpu.channels_last import empty
+from mpchain.kernels.cpu.channels_last import as_plain, empty
 from mpchain.kernels.cpu.compiler import why_not_compiled
 from mpchain.kernels.cpu.numba_cpu import TOO_SMALL
 from mpchain.kernels.cpu.numba_threads import in_parts_of
@@ -49,7 +49,7 @@ def _shapes(shape, of_gamma, axis):
 
 
 def _in_rows(x, shape):
-    return np.ascontiguousarray(x).reshape(shape)
+    return as_plain(x).reshape(shape)
 
 
 @reference.sample_normalization.kernel(

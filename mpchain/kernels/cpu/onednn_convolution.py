@@ -14,7 +14,7 @@ import numpy as np
 
 from mpchain.backends.host_memory import address
 from mpchain.kernels import thresholds
-from mpchain.kernels.cpu.channels_last import as_last, empty, is_last, result_last
+from mpchain.kernels.cpu.channels_last import as_last, as_plain, empty, is_last, result_last
 from mpchain.kernels.cpu.onednn_library import Objects, dims, load
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
@@ -132,9 +132,7 @@ class _Convolution(Objects):
         of_first, of_second, of_result = self.are_last
         y = (result_last if of_result else empty)(self.result_shape, np.float32, out=out)
         are_last = of_first, of_second, False  # the bias needs no reorder
-        arrays = [
-            (as_last if last else np.ascontiguousarray)(x) for x, last in zip(operands, are_last)
-        ]
+        arrays = [(as_last if last else as_plain)(x) for x, last in zip(operands, are_last)]
         onednn = self.onednn
         with onednn.lock:
             for memory, array in zip(self.ours, (*arrays, y)):
