@@ -96,20 +96,25 @@ class GlobalMasks:
         y = np.empty(shape, dtype)
         # A number is an integer below 2 ** 53, divided by 2 ** 53.
         least, factor = math.ceil(ratio * 2.0**53), dtype.type(1 / (1 - ratio))
-        with np.random.get_bit_generator().lock:
+        with _generator().lock:
             _loop()(words, y.reshape(-1), least, factor)
         return y
 
     def _words(self, n, dtype):
         """Returns the generator's memory, 624 words and the position of the next one; None if NumPy
         should draw."""
-        generator: Any = np.random.get_bit_generator()
+        generator = _generator()
         if dtype.char not in "fd" or type(generator) is not np.random.MT19937:
             return None
         if self.n_elements <= thresholds.compiled_loop:
             self.n_elements += n
             return None
         return _words_of(generator) if n and _is_known() else None
+
+
+def _generator():
+    random: Any = np.random  # NumPy's types do not know the function
+    return random.get_bit_generator()
 
 
 def _words_of(generator):

@@ -63,7 +63,7 @@ def run_rows(loop: Callable, n: int, n_elements: int, *arguments: Any) -> None:
         in_parts(lambda begin, end: loop(begin, end, *arguments), n, n_elements)
 
 
-def run_elements(loop: Callable, n_elements: int, numbers: Any, *vectors: Any) -> None:
+def run_elements(loop: Callable, n_elements: int, numbers: object, *vectors: Any) -> None:
     """Calls a compiled loop for parts of vectors of the same length, on several threads if that is
     faster.
 
@@ -122,12 +122,14 @@ def _kind(x):
 
 def _compile(is_sliced, loop, arguments):
     """Returns the function that calls threads, and the address of the loop's machine code."""
-    from numba.core import types, typing
+    from numba.core import types
+    from numba.core.typing.templates import signature
 
-    kinds, launch = tuple(map(loop.typeof_pyval, arguments)), _compiled_launch(is_sliced)
+    kinds = tuple(map(loop.typeof_pyval, arguments))
+    launch: Any = _compiled_launch(is_sliced)
     launch.compile((*[types.intp] * 4, types.StarArgTuple.from_types(kinds)))
     kinds = kinds if is_sliced else (types.intp, types.intp, *kinds)
-    made = loop.get_compile_result(typing.signature(types.none, *kinds))
+    made = loop.get_compile_result(signature(types.none, *kinds))
     return launch, made.library.get_pointer_to_function(made.fndesc.llvm_func_name)
 
 
