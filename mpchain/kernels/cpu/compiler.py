@@ -145,7 +145,7 @@ def kept(name: str, text: str, known: dict[str, Any] | None = None, options: str
         options: a text that makes the file differ from those of the same text with other options.
 
     Example:
-        >>> kept("example", "def one():\n    return 1")() if load_numba() else 1
+        >>> kept("example", "def one():\\n    return 1")() if load_numba() else 1
         1
     """
     path = _path_of(text.strip(), options)

@@ -30,6 +30,7 @@ def in_parts_of(function: Callable, n: int, n_elements: int, *arguments: Any) ->
     """Compiles a function, and calls it for parts of range(n) like :func:`run_rows`.
 
     Example:
+        >>> from mpchain.kernels.cpu.compiler import load_numba
         >>> def fill(begin, end, x):
         ...     x[begin:end] = 1
         >>> x = np.zeros(4)
@@ -50,6 +51,7 @@ def run_rows(loop: Callable, n: int, n_elements: int, *arguments: Any) -> None:
         arguments: the other arguments of ``loop``.
 
     Example:
+        >>> from mpchain.kernels.cpu.compiler import load_numba
         >>> def fill(begin, end, x):
         ...     x[begin:end] = 1
         >>> x = np.zeros(4)
@@ -75,6 +77,7 @@ def run_elements(loop: Callable, n_elements: int, numbers: object, *vectors: Any
         vectors: arrays (n,).
 
     Example:
+        >>> from mpchain.kernels.cpu.compiler import load_numba
         >>> def add(c, x, y):
         ...     for i in range(x.size):
         ...         y[i] = x[i] + c
