@@ -607,6 +607,11 @@ class TestMemory:
             pytest.skip("needs the double of CuPy, whose memory it sets: --gpu=double")
         return cuda.cupy
 
+    @pytest.fixture
+    def say_short(self, monkeypatch):
+        """Returns a function that sets what a graph's memory says when asked if it is short."""
+        return lambda say: monkeypatch.setattr(GraphMemory, "is_short", lambda self: say())
+
     def _limit(self, cupy, monkeypatch, n_bytes):
         gc.collect()
         cupy.get_default_memory_pool().free_all_blocks()
@@ -638,13 +643,15 @@ class TestMemory:
     def test_a_step_that_does_not_fit_twice_is_captured(self, share, cupy, monkeypatch):
         assert self._limited(cupy, monkeypatch, share).reason is None
 
-    def test_a_step_that_does_not_fit_beside_its_state_goes_on_as_always(self, cupy, monkeypatch):
+    def test_a_step_that_does_not_fit_beside_its_state_runs_eagerly(self, cupy, monkeypatch):
         with pytest.warns(UserWarning, match="memory does not suffice for a graph"):
             step = self._limited(cupy, monkeypatch, 0.999)
         assert "does not suffice" in step.reason
 
-    def test_a_step_that_needs_more_than_was_foreseen_goes_on_as_always(self, cupy, monkeypatch):
-        monkeypatch.setattr(GraphMemory, "is_short", lambda self: False)
+    def test_a_step_that_needs_more_than_was_foreseen_runs_eagerly(
+        self, cupy, monkeypatch, say_short
+    ):
+        say_short(lambda: False)
         with pytest.warns(UserWarning, match="the GPU's memory does not suffice for its graph"):
             step = self._limited(cupy, monkeypatch, 0.6)
         assert "does not suffice" in step.reason
@@ -668,11 +675,11 @@ class TestMemory:
         ],
         ids=["ranks", "reports", "state of links", "draws", "loss scale"],
     )
-    def test_steps_in_the_memory_of_their_graphs(self, test, cupy, monkeypatch):
-        lent = []
-        monkeypatch.setattr(GraphMemory, "is_short", lambda self: lent.append(self) or True)
+    def test_steps_in_the_memory_of_their_graphs(self, test, cupy, say_short):
+        asked = []
+        say_short(lambda: asked.append(1) or True)
         test()
-        assert lent
+        assert asked
 
     def test_replays_keep_the_memory_of_one_step(self, cupy, monkeypatch):
         peak, right = self._peak(cupy)

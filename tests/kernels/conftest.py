@@ -59,8 +59,8 @@ def _tiles():
 def memory(monkeypatch):
     """Returns the :class:`Memory` from which NumPy and kernels get their arrays."""
     memory = Memory()
-    monkeypatch.setattr(np, "empty", memory.empty)
-    monkeypatch.setattr(np, "empty_like", memory.empty_like)
+    for name in ("empty", "empty_like"):
+        monkeypatch.setattr(np, name, getattr(memory, name))
     return memory
 
 

@@ -9,6 +9,7 @@ import pytest
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import blas, onednn
 from mpchain.kernels.reference import product
+from tests.kernels.needs import needs_onednn
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_large_matrices_of_stacks_are_multiplied_on_one_thread(
     assert numbers == ([4, 1, 4] if threads > 1 and size == 1 else [4])
 
 
-@pytest.mark.skipif(onednn.why_absent() is not None, reason="needs oneDNN")
+@needs_onednn
 @pytest.mark.parametrize(
     "case, is_taken",
     [

@@ -12,14 +12,9 @@ from mpchain import functions as F
 from mpchain import links as L
 from mpchain.functions.array import summed
 from mpchain.kernels import thresholds
-from mpchain.kernels.cpu import channels_last, numba_cpu, onednn_library
+from mpchain.kernels.cpu import channels_last, numba_cpu
 from mpchain.kernels.cpu.channels_last import as_last, as_plain, empty_last, is_last, is_only_last
-from mpchain.kernels.cpu.compiler import load_numba
-
-needs_onednn = pytest.mark.skipif(
-    onednn_library.why_absent() is not None, reason=f"{onednn_library.why_absent()}"
-)
-needs_numba = pytest.mark.skipif(load_numba() is None, reason="numba is not installed")
+from tests.kernels.needs import needs_numba, needs_onednn
 
 
 def _random(*shape):
@@ -242,7 +237,7 @@ def test_a_replayed_step_keeps_the_layout(calls_of):
     assert captured.reason is None
 
 
-@pytest.mark.skipif(load_numba() is None, reason="needs numba")
+@needs_numba
 @pytest.mark.parametrize(
     "shape",
     [(4, 64, 32, 32), (16, 64, 64), (3, 80, 8, 10), (32, 512, 7, 7), (0, 64, 32, 32), (2, 3, 5, 7)],

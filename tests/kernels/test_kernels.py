@@ -13,6 +13,7 @@ from mpchain.kernels.cpu import compiler, onednn, onednn_library
 from mpchain.kernels.operation import Operation
 from mpchain.testing.kernel_cases import CASES, DTYPES, LAYOUTS, WINDOWS
 from mpchain.testing.kernel_cases import arguments as _arguments
+from tests.kernels.needs import needs_numba, needs_onednn
 
 pytestmark = pytest.mark.slow
 
@@ -230,7 +231,7 @@ def test_a_library_of_another_version_is_not_used(tmp_path, monkeypatch, environ
     assert "libdnnl.so.3 cannot be used:" in onednn_library.load.__wrapped__()
 
 
-@pytest.mark.skipif(onednn.why_absent() is not None, reason=f"{onednn.why_absent()}")
+@needs_onednn
 @pytest.mark.parametrize("name", WINDOWS)
 def test_onednn_computes_every_geometry(name):
     for operation in ("convolution_output", "convolution_input", "convolution_filter"):
@@ -245,7 +246,7 @@ def test_onednn_computes_every_geometry(name):
             np.testing.assert_allclose(result, right, 1e-5, atol)
 
 
-@pytest.mark.skipif(onednn.why_absent() is not None, reason=f"{onednn.why_absent()}")
+@needs_onednn
 def test_second_derivatives_through_onednn():
     x, W, window = _arguments("convolution_output", "large, grouped, strided", np.float32)
     options = {"stride": window.stride, "pad": window.pad, "groups": window.groups}
@@ -389,8 +390,8 @@ def test_loops_take_read_only_arrays_without_compiling_again():
     assert compiler.as_writable(spread).strides == spread.strides
 
 
+@needs_numba
 def test_a_compiled_step_refuses_read_only_parameters():
-    pytest.importorskip("numba")
     param = mpchain.Parameter(np.ones(5, np.float32))
     link = mpchain.Link()
     with link.init_scope():

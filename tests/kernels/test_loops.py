@@ -12,11 +12,11 @@ from mpchain.functions.declaring.declaration import registry
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import loops
 from mpchain.kernels.cpu.channels_last import as_last, is_only_last
-from mpchain.kernels.cpu.compiler import load_numba
+from tests.kernels.needs import needs_numba
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(load_numba() is None, reason="needs numba"),
+    needs_numba,
 ]
 UNUSUAL = [0.0, -0.0, 1.0, -1.5, 3e38, -3e38, 1e-40, 0.2, -0.2, np.inf, -np.inf, np.nan, 2.0]
 FORMULAS = {

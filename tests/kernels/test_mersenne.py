@@ -5,8 +5,8 @@ import pytest
 
 import mpchain.functions as F
 from mpchain.kernels import thresholds
-from mpchain.kernels.cpu.compiler import load_numba
 from mpchain.kernels.cpu.mersenne import GlobalMasks
+from tests.kernels.needs import needs_numba
 
 pytestmark = pytest.mark.slow
 DTYPES = [np.float32, np.float64]
@@ -14,8 +14,6 @@ DTYPES = [np.float32, np.float64]
 
 @pytest.fixture
 def drawn_by_loop():
-    if load_numba() is None:
-        pytest.skip("needs numba")
     with thresholds.using(compiled_loop=-1):
         yield GlobalMasks()
 
@@ -25,6 +23,7 @@ def by_numpy(shape, dtype, ratio):
     return keep.astype(dtype) * np.dtype(dtype).type(1 / (1 - ratio))
 
 
+@needs_numba
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n_words", [0, 1, 2, 623, 624, 625])
 def test_the_masks_and_what_is_drawn_next(drawn_by_loop, n_words, dtype):
@@ -41,6 +40,7 @@ def test_the_masks_and_what_is_drawn_next(drawn_by_loop, n_words, dtype):
         np.testing.assert_array_equal(after, np.random.random_sample(3))
 
 
+@needs_numba
 def test_ratios_between_neighbouring_numbers(drawn_by_loop):
     np.random.seed(0)
     (number,) = np.random.random_sample(1)
@@ -50,6 +50,7 @@ def test_ratios_between_neighbouring_numbers(drawn_by_loop):
         assert (mask[0] > 0) == (number >= ratio)
 
 
+@needs_numba
 def test_half_precision_and_other_generators_are_drawn_by_numpy(drawn_by_loop):
     np.random.seed(0)
     half = drawn_by_loop.factors((50,), np.dtype("e"), 0.5)
@@ -72,10 +73,9 @@ def test_small_programs_compile_nothing():
     assert masks.n_elements == 300
 
 
+@needs_numba
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dropout_draws_the_same_before_and_after_the_compilation(dtype):
-    if load_numba() is None:
-        pytest.skip("needs numba")
     x, found = np.ones((40, 50), dtype), []
     for least in (1 << 40, -1):
         np.random.seed(2)

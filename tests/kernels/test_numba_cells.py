@@ -11,10 +11,8 @@ import mpchain.functions as F
 from mpchain import Variable
 from mpchain.kernels import recurrence, thresholds
 from mpchain.kernels.cpu import numba_cells, onednn, onednn_matmul
-from mpchain.kernels.cpu.compiler import load_numba
+from tests.kernels.needs import needs_numba, needs_onednn
 
-needs_numba = pytest.mark.skipif(load_numba() is None, reason="needs numba")
-needs_onednn = pytest.mark.skipif(onednn.why_absent() is not None, reason="needs oneDNN")
 pytestmark = pytest.mark.slow
 LENGTHS = [(4, 4, 4, 4, 4), (5, 5, 5, 5, 3, 3, 1), (1,)]
 UNITS = 7

@@ -8,11 +8,11 @@ import mpchain
 import mpchain.functions as F
 from mpchain import Variable, kernels
 from mpchain.kernels import thresholds
-from mpchain.kernels.cpu.compiler import load_numba
+from tests.kernels.needs import needs_numba
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(load_numba() is None, reason="needs numba"),
+    needs_numba,
 ]
 DTYPES = [np.float32, np.float64]
 SHAPES = {

@@ -11,11 +11,11 @@ from mpchain import Variable
 from mpchain.functions.declaring.declaration import registry
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import loops, special_loops
-from mpchain.kernels.cpu.compiler import load_numba
+from tests.kernels.needs import needs_numba
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(load_numba() is None, reason="needs numba"),
+    needs_numba,
 ]
 DTYPES = [np.float32, np.float64]
 FUNCTIONS = {

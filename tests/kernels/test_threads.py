@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from mpchain.kernels.cpu import onednn
+from tests.kernels.needs import needs_numba, needs_onednn
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(onednn.why_absent() is not None, reason="needs oneDNN"),
+    needs_onednn,
 ]
 _SAME = """
 import hashlib, os, threading
@@ -155,8 +155,8 @@ def outputs(program, n_threads):
     return done.stdout.splitlines()
 
 
+@needs_numba
 def test_the_same_bits_on_any_number_of_threads():
-    pytest.importorskip("numba")
     found = [" ".join(outputs(_SAME, n)).split() for n in (1, 2, 3)]
     bits, n_threads, n_loops, is_one_refused = zip(*found)
     assert len({*bits}) == 1
@@ -172,8 +172,8 @@ def test_errors_small_arrays_and_forked_processes():
     assert status == "0"
 
 
+@needs_numba
 def test_loops_get_all_kinds_of_arguments_on_threads():
-    pytest.importorskip("numba")
     status, refused = outputs(_LOOPS, 3)
     assert status == "0"
     assert refused == "True [None]"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mpchain.kernels import thresholds
-from mpchain.kernels.cpu.compiler import load_numba
 from mpchain.kernels.cpu.loops import loop_of
+from tests.kernels.needs import needs_numba
 
 
 def test_numbers_are_restored_also_after_an_error():
@@ -40,7 +40,7 @@ def test_what_is_remembered_is_forgotten_with_the_numbers():
     assert not is_large(9)
 
 
-@pytest.mark.skipif(load_numba() is None, reason="numba is not installed")
+@needs_numba
 def test_a_loop_takes_arrays_from_the_number_on():
     loop, x = loop_of(lambda x: x * x + 1, ["x"], 1), np.arange(5.0)
     assert loop(x) is None

@@ -12,8 +12,8 @@ from mpchain.link import Link
 from mpchain.variable import Parameter
 from tests.links.table import checks_of, row
 
-# These models take seconds and hundreds of megabytes to make, so separate files test small
-# versions.
+# These models take seconds and hundreds of megabytes to make, so they have no rows;
+# tests/links/model/test_vision.py tests them.
 _VISION = {
     "GoogLeNet",
     "ResNet101Layers",

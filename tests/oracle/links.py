@@ -51,8 +51,8 @@ class Framework:
 
         These are parameters and persistent values when it is made ("initial W") and after the call
         ("after avg_mean"), outputs ("y0") and gradients ("gx", "gW"). With ``other_file``, which
-        the other side has saved, also the outputs of a new link that it is loaded into ("loaded
-        y0").
+        the other side has saved, they are also the outputs of a new link that the file is loaded
+        into ("loaded y0").
         """
         link, inputs = self.made(case), case.draw()
         found = {f"initial {n}": np.array(v) for n, v in self.values(link) if v is not None}

@@ -121,5 +121,5 @@ def wait_for(function, what=""):
                 return value
         except (OSError, IndexError):
             pass
-        time.sleep(0.05)
+        time.sleep(0.05)  # Neither the page nor the server tells when the function becomes true.
     raise TimeoutError(f"{what or function} did not become true in {LIMIT:g} s")

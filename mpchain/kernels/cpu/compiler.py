@@ -76,7 +76,7 @@ def compile_loop(function: Callable, is_wide: bool = False, **options: Any) -> C
     if is_wide and (pipeline := wide_vectors.pipeline()) is not None:
         options["pipeline_class"] = pipeline
     compiled = load_numba().njit(**options)(function)
-    # RuntimeError means that there is no folder for the cache
+    # RuntimeError means that there is no folder for the cache.
     with contextlib.suppress(RuntimeError):
         loop_cache.cache(compiled, is_wide)
     compile_for = compiled._compile_for_args
@@ -88,8 +88,8 @@ def compile_loop(function: Callable, is_wide: bool = False, **options: Any) -> C
             return lambda *args: compiled(*writable)
         try:
             return compile_for(*args)
-        # if the cache caused the error, the loop is compiled without the cache; any other error is
-        # raised again
+        # If the cache caused the error, the loop is compiled without it; another error is raised by
+        # the second call.
         except Exception:
             loop_cache.remove(compiled)
             return compile_for(*args)

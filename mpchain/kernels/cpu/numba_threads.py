@@ -31,11 +31,11 @@ def in_parts_of(function: Callable, n: int, n_elements: int, *arguments: Any) ->
 
     Example:
         >>> from mpchain.kernels.cpu.compiler import load_numba
-        >>> def fill(begin, end, x):
-        ...     x[begin:end] = 1
-        >>> x = np.zeros(4)
+        >>> def square(begin, end, x, y):
+        ...     for i in range(begin, end):
+        ...         y[i] = x[i] * x[i]
         >>> if load_numba():
-        ...     in_parts_of(fill, 4, 4, x)
+        ...     in_parts_of(square, 2, 2, np.array([1.0, 2.0]), np.empty(2))
     """
     run_rows(compiled(function), n, n_elements, *arguments)
 
@@ -143,7 +143,7 @@ def _address_of_parallel():
 
 @functools.cache
 def _compiled_launch(is_sliced):
-    # numba's cache does not see that this file has changed
+    # The text names this file's contents, because numba's cache does not see that they change.
     version = hashlib.sha256(pathlib.Path(__file__).read_bytes()).hexdigest()
     divide = "divide_vectors" if is_sliced else "divide_range"
     text = _LAUNCH.format(version=version, divide=divide)
@@ -161,52 +161,8 @@ def _divide(is_sliced):
     from llvmlite import ir
     from numba.core import cgutils, types
     from numba.extending import intrinsic
-    from numba.np.arrayobj import make_array, populate_array
 
-    int64, int32, nothing = ir.IntType(64), ir.IntType(32), ir.VoidType()
-    signature = ir.FunctionType(nothing, [cgutils.voidptr_t])  # of the function for each thread
-    parallel = ir.FunctionType(nothing, [signature.as_pointer(), cgutils.voidptr_t, int32, int32])
-
-    def field(builder, job, i):
-        return builder.gep(job, [int32(0), int32(i)])
-
-    def sliced(context, b, kind, value, begin, end):
-        """Returns elements begin to end of a vector."""
-        x, y = make_array(kind)(context, b, value), make_array(kind)(context, b)
-        (stride,) = cgutils.unpack_tuple(b, x.strides)
-        data = cgutils.pointer_add(b, x.data, b.mul(begin, stride), x.data.type)
-        length, kept = [b.sub(end, begin)], {"meminfo": x.meminfo, "parent": x.parent}
-        populate_array(y, data, length, [stride], x.itemsize, **kept)
-        return y._getvalue()
-
-    def work(context, builder, of_job, kinds):
-        """Writes the function that a thread calls, which takes the next part until none is left."""
-        name = f"parts_of_{builder.function.name}"
-        function = ir.Function(builder.module, signature, name=name)
-        function.linkage = "internal"
-        first, take, run, end = [function.append_basic_block() for _ in range(4)]
-        b = ir.IRBuilder(first)
-        job = b.bitcast(function.args[0], of_job.as_pointer())
-        fields = range(1, len(of_job.elements))
-        address, n, n_parts, *values = [b.load(field(b, job, i)) for i in fields]
-        b.branch(take)
-        b.position_at_end(take)
-        part = b.atomic_rmw("add", field(b, job, 0), int64(1), "seq_cst")
-        b.cbranch(b.icmp_signed("<", part, n_parts), run, end)
-        b.position_at_end(run)
-        bounds = [b.sdiv(b.mul(n, i), n_parts) for i in (part, b.add(part, int64(1)))]
-        if is_sliced:
-            pairs = zip(kinds[1:], values[1:])
-            values[1:] = [sliced(context, b, kind, x, *bounds) for kind, x in pairs]
-        else:
-            kinds, values = (types.intp, types.intp, *kinds), [*bounds, *values]
-        of_loop = context.call_conv.get_function_type(types.none, kinds)
-        loop = b.inttoptr(address, of_loop.as_pointer())
-        context.call_conv.call_function(b, loop, types.none, kinds, values)
-        b.branch(take)
-        b.position_at_end(end)
-        b.ret_void()
-        return function
+    int64, int32 = ir.IntType(64), ir.IntType(32)
 
     @intrinsic
     def divide(typing_context, address, loop, n, n_parts, arguments):
@@ -216,10 +172,13 @@ def _divide(is_sliced):
             of_job = ir.LiteralStructType([x.type for x in held])
             job = cgutils.alloca_once(builder, of_job)
             for i, x in enumerate(held):
-                builder.store(x, field(builder, job, i))
-            function = work(context, builder, of_job, signature.args[-1].types)
+                builder.store(x, _field(builder, job, i))
+            function = _write_work(context, builder, of_job, signature.args[-1].types, is_sliced)
+            of_parallel = ir.FunctionType(
+                ir.VoidType(), [function.type, cgutils.voidptr_t, int32, int32]
+            )
             # Zero means a team of all threads; libgomp ends threads that a smaller team leaves out.
-            call = builder.inttoptr(address, parallel.as_pointer())
+            call = builder.inttoptr(address, of_parallel.as_pointer())
             data = builder.bitcast(job, cgutils.voidptr_t)
             builder.call(call, [function, data, int32(0), int32(0)])
             return context.get_dummy_value()
@@ -227,3 +186,62 @@ def _divide(is_sliced):
         return types.none(*[types.intp] * 4, arguments), codegen
 
     return divide
+
+
+def _write_work(context, builder, of_job, kinds, is_sliced):
+    """Writes the function that a thread calls, which takes the next part until none is left.
+
+    A job (of the type ``of_job``) holds the next part, the loop, the length of the range, the
+    number of parts and the loop's arguments, whose types are ``kinds``.
+    """
+    from llvmlite import ir
+    from numba.core import cgutils, types
+
+    int64 = ir.IntType(64)
+    of_function = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t])
+    name = f"parts_of_{builder.function.name}"
+    function = ir.Function(builder.module, of_function, name=name)
+    function.linkage = "internal"
+    first, take, run, end = [function.append_basic_block() for _ in range(4)]
+    b = ir.IRBuilder(first)
+    job = b.bitcast(function.args[0], of_job.as_pointer())
+    fields = range(1, len(of_job.elements))
+    address, n, n_parts, *values = [b.load(_field(b, job, i)) for i in fields]
+    b.branch(take)
+    b.position_at_end(take)
+    part = b.atomic_rmw("add", _field(b, job, 0), int64(1), "seq_cst")
+    b.cbranch(b.icmp_signed("<", part, n_parts), run, end)
+    b.position_at_end(run)
+    bounds = [b.sdiv(b.mul(n, i), n_parts) for i in (part, b.add(part, int64(1)))]
+    if is_sliced:
+        pairs = zip(kinds[1:], values[1:])
+        values[1:] = [_slice(context, b, kind, x, *bounds) for kind, x in pairs]
+    else:
+        kinds, values = (types.intp, types.intp, *kinds), [*bounds, *values]
+    of_loop = context.call_conv.get_function_type(types.none, kinds)
+    loop = b.inttoptr(address, of_loop.as_pointer())
+    context.call_conv.call_function(b, loop, types.none, kinds, values)
+    b.branch(take)
+    b.position_at_end(end)
+    b.ret_void()
+    return function
+
+
+def _field(builder, job, i):
+    """Returns the address of a field of a job."""
+    from llvmlite import ir
+
+    return builder.gep(job, [ir.IntType(32)(0), ir.IntType(32)(i)])
+
+
+def _slice(context, b, kind, value, begin, end):
+    """Returns elements begin to end of a vector."""
+    from numba.core import cgutils
+    from numba.np.arrayobj import make_array, populate_array
+
+    x, y = make_array(kind)(context, b, value), make_array(kind)(context, b)
+    (stride,) = cgutils.unpack_tuple(b, x.strides)
+    data = cgutils.pointer_add(b, x.data, b.mul(begin, stride), x.data.type)
+    length, kept = [b.sub(end, begin)], {"meminfo": x.meminfo, "parent": x.parent}
+    populate_array(y, data, length, [stride], x.itemsize, **kept)
+    return y._getvalue()

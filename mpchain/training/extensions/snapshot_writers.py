@@ -257,8 +257,9 @@ class ProcessTask(Writer):
             self._pickled = bytes(multiprocessing.reduction.ForkingPickler.dumps(writer))
         except Exception as error:
             raise TypeError(
-                "ProcessTask: savefun and its arguments must be picklable, because another process "
-                f"uses them (a function must be at the top level of a module): {error}"
+                "ProcessTask: the writer, with its savefun and arguments if it has them, must be "
+                "picklable, because another process uses it (a function must be at the top level "
+                f"of a module): {error}"
             ) from error
         self._process = None
         # The process is started here, so that a program without `if __name__ == "__main__"` fails
