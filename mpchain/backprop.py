@@ -148,13 +148,12 @@ def grad(
 
 
 def _check_graph(outputs):
-    """Raises RuntimeError if an output was computed in no_backprop_mode and has no graph."""
+    """Raises RuntimeError if an output has no graph in no_backprop_mode."""
     for i, y in enumerate(outputs):
         if y.creator_node is None and y.requires_grad:
             raise RuntimeError(
-                f"grad: outputs[{i}] has no graph, because it was computed in no_backprop_mode, "
-                "which evaluators turn on: compute the output, and call grad, within "
-                "mpchain.force_backprop_mode()"
+                f"grad: outputs[{i}] has no graph in no_backprop_mode, which evaluators turn on: "
+                "compute the output, and call grad, within mpchain.force_backprop_mode()"
             )
 
 

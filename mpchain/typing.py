@@ -38,7 +38,7 @@ Sizes: TypeAlias = int | Sequence[int]
 InitialValue: TypeAlias = Union["Initializer", Callable[[Array], None], Array, float, None]
 """The initial values of a parameter; None means the default of the link or function."""
 
-DeviceLike: TypeAlias = Union["Device", str, int, tuple[str, int]]
+DeviceLike: TypeAlias = Union["Device", str, int]
 """A device, or a specifier of a device that :func:`mpchain.get_device` accepts."""
 
 

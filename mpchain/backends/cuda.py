@@ -45,10 +45,17 @@ class _MissingError(AttributeError, RuntimeError):
 
 
 class _Unavailable:
-    """Replaces the cupy module; any access of a name raises an error that says what is missing."""
+    """Replaces the cupy module or one of its classes; any use raises an error that says what is
+    missing."""
+
+    def __init__(self, path: str = "cupy"):
+        self._path = path
 
     def __getattr__(self, name):
-        raise _MissingError(f"cupy.{name}: {_load()[2]}")
+        raise _MissingError(f"{self._path}.{name}: {_load()[2]}")
+
+    def __call__(self, *args, **options):
+        raise _MissingError(f"{self._path}: {_load()[2]}")
 
 
 class _NoArray:
@@ -94,8 +101,8 @@ _lazy = {
     "cupy": lambda cupy, usable: cupy or _Unavailable(),
     "ndarray": lambda cupy, usable: cupy.ndarray if cupy else _NoArray,
     "Device": lambda cupy, usable: cupy.cuda.Device if cupy else DummyDevice,
-    "Stream": lambda cupy, usable: cupy.cuda.Stream if cupy else _Unavailable(),
-    "Event": lambda cupy, usable: cupy.cuda.Event if cupy else _Unavailable(),
+    "Stream": lambda cupy, usable: cupy.cuda.Stream if cupy else _Unavailable("cupy.cuda.Stream"),
+    "Event": lambda cupy, usable: cupy.cuda.Event if cupy else _Unavailable("cupy.cuda.Event"),
 }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from mpchain import backend
 from mpchain.observers import observed
 from mpchain.typing import DeviceLike
+from mpchain.variable import Variable
 
 
 class Converter(abc.ABC):
@@ -117,6 +118,7 @@ def concat_examples(
         raise ValueError("concat_examples: batch must have at least one example")
     first = batch[0]
     if isinstance(first, tuple):
+        _check_kind(batch, tuple)
         _check_same(map(len, batch), "examples must be tuples of one length, but the lengths are")
         paddings = padding if isinstance(padding, tuple) else (padding,) * len(first)
         _check_same(
@@ -125,6 +127,7 @@ def concat_examples(
         )
         stacked = tuple([_stack(column, pad) for column, pad in zip(zip(*batch), paddings)])
     elif isinstance(first, dict):
+        _check_kind(batch, dict)
         _check_same(
             map(frozenset, batch), "examples must be dicts with the same keys, but the keys are"
         )
@@ -139,6 +142,15 @@ def concat_examples(
     return to_device(device, stacked)
 
 
+def _check_kind(examples, kind):
+    for example in examples:
+        if not isinstance(example, kind):
+            names = [type(x).__name__ for x in (examples[0], example)]
+            raise ValueError(
+                f"concat_examples: examples must be of one kind, not {' and '.join(names)}"
+            )
+
+
 def _check_same(values, rule):
     distinct = []
     for value in values:
@@ -150,11 +162,17 @@ def _check_same(values, rule):
 
 
 def _stack(arrays, padding):
-    arrays = [example.array for example in arrays] if hasattr(arrays[0], "array") else list(arrays)
+    if hasattr(arrays[0], "array"):
+        _check_kind(arrays, Variable)
+        arrays = [example.array for example in arrays]
+    else:
+        arrays = list(arrays)
     if not is_array(arrays[0]):
         if padding is None:
             return _as_one_array(arrays)
         arrays = [np.asarray(array) for array in arrays]
+    on_host = isinstance(arrays[0], np.ndarray)
+    _check_kind(arrays, (np.ndarray, np.generic) if on_host else backend.cuda.ndarray)
     xp = backend.get_array_module(*arrays)
     if padding is not None:
         return _stack_padded(xp, arrays, padding)

@@ -79,7 +79,9 @@ class TextDataset(DatasetMixin):
         return lines[0] if self._is_single else lines
 
     def close(self) -> None:
-        """Does nothing; Chainer's dataset has this method."""
+        """Closes the files, which are opened again when an example is read."""
+        for file in self._files:
+            file.close()
 
     def _read(self, number):
         return tuple([file[number] for file in self._files])
@@ -105,7 +107,7 @@ class _Lines:
         self.path = os.path.abspath(path)
         self.errors = errors or "strict"
         self.newline: str | None = newline
-        self._map = None
+        self._map: mmap.mmap | bytes | None = None
         content = self._content()
         self.encoding, start = _find_encoding(encoding or locale.getencoding(), content)
         self.starts = self._find_lines(content, start)
@@ -119,6 +121,11 @@ class _Lines:
                     b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                 )
         return self._map
+
+    def close(self):
+        if isinstance(self._map, mmap.mmap):
+            self._map.close()
+        self._map = None
 
     def __getstate__(self):
         return self.__dict__ | {"_map": None}

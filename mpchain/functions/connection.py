@@ -540,7 +540,7 @@ def bilinear(
     given = [name for name, value in zip(("V1", "V2", "b"), (V1, V2, b)) if value is not None]
     if len(given) in (1, 2):
         raise ValueError(
-            f"bilinear: V1, V2 and b must be given together, but only {given} is given"
+            f"bilinear: V1, V2 and b must be given together, not only {' and '.join(given)}"
         )
     rows = e1.ndim > 1 and e2.ndim > 1 and e1.shape[0] == e2.shape[0]
     check(rows, "bilinear", "e1 and e2 must have the same number of rows", e1=e1, e2=e2)

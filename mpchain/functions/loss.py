@@ -160,7 +160,8 @@ def softmax_cross_entropy(
         normalize: with reduce='mean', whether to divide the sum of the losses by the number of
             distributions, or of labels that are not ignored; if False, the divisor is N.
         cache_score: ignored; accepted for compatibility with Chainer.
-        class_weight: array (C,): factors on the loss by class; unused with distributions.
+        class_weight: array (C,): factors on the loss by class; with distributions, on the terms
+            of the loss by class.
         ignore_label: samples with this label have no loss; unused with distributions.
         reduce: 'mean', or 'no' for one loss per sample.
         enable_double_backprop: ignored; accepted for compatibility with Chainer.
@@ -189,18 +190,18 @@ def softmax_cross_entropy(
         raise ValueError(f"{name}: label_smoothing must be from 0 to 1, but is {label_smoothing}")
     t = as_array(t)
     check(x.ndim >= 2 and is_floating(x.dtype), name, "x must be floating point (N, C, ...)", x=x)
-    if is_floating(t.dtype):
-        if label_smoothing:
-            t = t * (1 - label_smoothing) + label_smoothing / x.shape[1]
-        return _soft_cross_entropy(name, x, t, normalize, reduce, soft_target_loss)
-    fits = t.dtype.kind in "iu" and t.shape == (x.shape[0], *x.shape[2:])
-    check(fits, name, "t must be integers of the shape of x without axis 1", x=x, t=t)
-    check_labels(name, t, x.shape[1], ignore_label)
     if class_weight is not None:
         class_weight = as_array(class_weight)
         fits = class_weight.shape == (x.shape[1],)
         rule = "class_weight must have one element per class"
         check(fits, name, rule, x=x, class_weight=class_weight)
+    if is_floating(t.dtype):
+        if label_smoothing:
+            t = t * (1 - label_smoothing) + label_smoothing / x.shape[1]
+        return _soft_cross_entropy(name, x, t, normalize, class_weight, reduce, soft_target_loss)
+    fits = t.dtype.kind in "iu" and t.shape == (x.shape[0], *x.shape[2:])
+    check(fits, name, "t must be integers of the shape of x without axis 1", x=x, t=t)
+    check_labels(name, t, x.shape[1], ignore_label)
     constants = t, normalize, class_weight, ignore_label, reduce
     if label_smoothing:
         return _smoothed_cross_entropy(x, *constants, label_smoothing)
@@ -210,11 +211,10 @@ def softmax_cross_entropy(
 def _smoothed_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce, smoothing):
     xp = get_array_module(t)
     labels = xp.expand_dims(t, 1)
-    per_class = (1, -1) + (1,) * (x.ndim - 2)
-    onehot = labels == xp.arange(x.shape[1], dtype=t.dtype).reshape(per_class)
+    onehot = labels == _per_class(xp.arange(x.shape[1], dtype=t.dtype), x)
     target = (onehot * (1 - smoothing) + smoothing / x.shape[1]).astype(x.dtype)
     if class_weight is not None:
-        target = target * class_weight.reshape(per_class)
+        target = target * _per_class(class_weight, x)
     counts = xp.broadcast_to(labels != ignore_label, x.shape)
     # The loss of an ignored sample is zero even if its log-probabilities are infinite.
     loss = -sum(where(counts, log_softmax(x) * target, xp.zeros((), x.dtype)), axis=1)
@@ -223,14 +223,22 @@ def _smoothed_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce,
     return sum(loss / _denominator((t != ignore_label).sum(), t, normalize, x.dtype))
 
 
-def _soft_cross_entropy(name, x, t, normalize, reduce, soft_target_loss):
+def _per_class(values, x):
+    """Returns values of classes with the axes of ``x``."""
+    return values.reshape((1, -1) + (1,) * (x.ndim - 2))
+
+
+def _soft_cross_entropy(name, x, t, normalize, class_weight, reduce, soft_target_loss):
     check_option(name, "soft_target_loss", soft_target_loss, ("cross-entropy", "kl-divergence"))
     rule = "t must be integer labels, or distributions of the shape of x"
     check(t.shape == x.shape, name, rule, x=x, t=t)
-    loss = sum(log_softmax(x) * -t, axis=1)
+    weighted = t
+    if class_weight is not None:
+        weighted = t * _per_class(class_weight.astype(x.dtype, copy=False), x)
+    loss = sum(log_softmax(x) * -weighted, axis=1)
     if soft_target_loss == "kl-divergence":
         xp = get_array_module(t)
-        loss += (t * xp.log(xp.where(t > 0, t, 1))).sum(axis=1)
+        loss += (weighted * xp.log(xp.where(t > 0, t, 1))).sum(axis=1)
     if reduce == "no":
         return loss
     # No sample is ignored, so without further axes the count is the number of samples.

@@ -150,7 +150,11 @@ def auc(average: str = "macro", multi_class: str = "ovr") -> Metric:
 
     def keep(y, t):
         y, t = _host(y), _host(t)
-        _check(y.ndim in (1, 2) and t.shape == y.shape[:1], "auc", y, t)
+        if y.ndim not in (1, 2) or t.shape != y.shape[:1]:
+            raise ValueError(
+                "auc: y must be scores (N,) or logits (N, C) for labels t (N,), "
+                f"but y has {y.shape} and t {t.shape}"
+            )
         if y.ndim == 1:
             return y, t
         return (y[:, 1] - y[:, 0] if y.shape[1] == 2 else np.exp(_log_softmax(y)), t)

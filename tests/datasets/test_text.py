@@ -1,6 +1,7 @@
 """Tests TextDataset against the lines that Python reads."""
 
 import itertools
+import pathlib
 import pickle
 
 import numpy as np
@@ -143,5 +144,12 @@ def test_random_texts(tmp_path):
 def test_it_can_be_closed_and_read(tmp_path):
     (tmp_path / "a").write_text("one\ntwo\n", "utf-8")
     dataset = TextDataset(str(tmp_path / "a"), encoding="utf-8")
-    dataset.close()
-    assert dataset[1] == "two\n"
+    for _ in range(2):
+        dataset.close()
+        assert not _is_open(tmp_path / "a")
+        assert dataset[1] == "two\n"
+        assert _is_open(tmp_path / "a")
+
+
+def _is_open(path):
+    return str(path) in pathlib.Path("/proc/self/maps").read_text("utf-8")

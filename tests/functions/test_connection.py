@@ -310,5 +310,5 @@ def test_options_of_shift(options, message):
 
 
 def test_part_of_the_linear_terms_of_bilinear():
-    with pytest.raises(ValueError, match=r"bilinear: V1, V2 and b must be given together.*\['b'\]"):
-        F.bilinear(f(2, 3), f(2, 3), f(3, 3, 1), b=f(1))
+    with pytest.raises(ValueError, match=r"bilinear: .* together, not only V1 and b"):
+        F.bilinear(f(2, 3), f(2, 3), f(3, 3, 1), V1=f(3, 1), b=f(1))

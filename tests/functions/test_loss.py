@@ -91,11 +91,36 @@ TABLE = [
         (4, 3),
     ),
     row(
+        "softmax_cross_entropy soft weighted",
+        lambda x: F.softmax_cross_entropy(
+            x, x.device.send(_P.astype(x.dtype)), class_weight=_WEIGHTS
+        ),
+        lambda x: _NN.cross_entropy(x, torch.as_tensor(_P), weight=torch.as_tensor(_WEIGHTS)),
+        (4, 3),
+    ),
+    row(
         "softmax_cross_entropy kl",
         lambda x: F.softmax_cross_entropy(
             x, x.device.send(_P.astype(x.dtype)), soft_target_loss="kl-divergence", reduce="no"
         ),
         lambda x: _NN.kl_div(torch.log_softmax(x, 1), torch.as_tensor(_P), reduction="none").sum(1),
+        (4, 3),
+    ),
+    row(
+        "softmax_cross_entropy kl weighted",
+        lambda x: F.softmax_cross_entropy(
+            x,
+            x.device.send(_P.astype(x.dtype)),
+            class_weight=_WEIGHTS,
+            soft_target_loss="kl-divergence",
+        ),
+        lambda x: (
+            (
+                _NN.kl_div(torch.log_softmax(x, 1), torch.as_tensor(_P), reduction="none")
+                * torch.as_tensor(_WEIGHTS)
+            ).sum()
+            / 4
+        ),
         (4, 3),
     ),
     row(

@@ -533,9 +533,11 @@ def test_reader_that_goes_away(start, script):
     launched.process.stdout.close()
     errors = launched.process.stderr.read()
     assert launched.process.wait(60) == 141
-    assert own_lines(errors) == [
-        "mpchain-launch: the job was ended because its output could not be written: Broken pipe"
-    ]
+    # A rank's supervisor may still report that it ended the rank.
+    *before, last = own_lines(errors)
+    assert all(line.endswith("terminated by mpchain-launch") for line in before)
+    words = "the job was ended because its output could not be written: Broken pipe"
+    assert last == f"mpchain-launch: {words}"
 
 
 @pytest.mark.long

@@ -145,7 +145,7 @@ METRICS = {
 
 @pytest.mark.parametrize("name", METRICS)
 def test_wrong_shapes(name):
-    with pytest.raises(ValueError, match=rf"{name}: y must have .*\(101, 5\) and t \(7,\)"):
+    with pytest.raises(ValueError, match=rf"{name}: y must .*\(101, 5\) and t \(7,\)"):
         METRICS[name].keep(Y, T[:7])
 
 

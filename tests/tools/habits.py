@@ -74,7 +74,7 @@ def sleeps(root: pathlib.Path = ROOT) -> Iterator[str]:
         lines = path.read_text("utf-8").splitlines()
         for i, line in enumerate(lines):
             if re.search(r"\btime\.sleep\(", line) and not any(
-                "#" in x for x in lines[i - 2 : i + 1]
+                "#" in x for x in lines[max(i - 2, 0) : i + 1]
             ):
                 yield f"{path.relative_to(root).as_posix()}:{i + 1}: {line.strip()}"
 

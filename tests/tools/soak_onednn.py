@@ -72,7 +72,7 @@ def main():
 
     end, seed = time.monotonic() + args.minutes * 60, args.seed
     while time.monotonic() < end:
-        print(f"seed {seed}", end="\r", file=sys.stderr, flush=True)
+        print(f"seed {seed}", file=sys.stderr, flush=True)
         rng = np.random.default_rng(seed)
         _check_convolutions(rng)
         _check_tiles(rng)
