@@ -7,6 +7,7 @@ import importlib.metadata
 import io
 import os
 import pathlib
+import select
 import signal
 import sys
 import time
@@ -257,6 +258,24 @@ def quick_processes(monkeypatch):
     main = sys.modules["__main__"]
     monkeypatch.setattr(main, "__spec__", None)
     monkeypatch.delattr(main, "__file__", raising=False)
+
+
+@pytest.fixture
+def has_ended():
+    """Returns a function that waits for a process to end, and returns whether it has ended in
+    time."""
+
+    def has_ended(process):
+        try:
+            descriptor = os.pidfd_open(process)
+        except ProcessLookupError:
+            return True
+        try:
+            return bool(select.select([descriptor], [], [], 10)[0])
+        finally:
+            os.close(descriptor)
+
+    return has_ended
 
 
 @pytest.fixture

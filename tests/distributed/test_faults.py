@@ -1,6 +1,5 @@
 """Tests that a failing rank ends the job, so that the other ranks do not wait forever."""
 
-import pathlib
 import tempfile
 
 import numpy as np
@@ -99,7 +98,7 @@ def test_a_rank_is_killed(wait, needs_mpirun):
 
 
 @pytest.mark.long
-def test_the_time_limit_of_these_tests_ends_all_ranks(needs_mpirun):
+def test_the_time_limit_of_these_tests_ends_all_ranks(needs_mpirun, has_ended):
     wait = "if comm.rank == 0:\n    comm.barrier()\nelse:\n    signal.pause()\n"
     script = f"{BEGIN}\nprint(os.getpid(), flush=True)\n{wait}"
     for timeout in (6, 60):  # on a busy machine, it takes longer until both ranks have begun
@@ -108,15 +107,6 @@ def test_the_time_limit_of_these_tests_ends_all_ranks(needs_mpirun):
         if all(outputs):
             break
     assert all(has_ended(int(output)) for output in outputs)
-
-
-def has_ended(pid):
-    """Returns whether a process has ended, even if its parent has not collected its status."""
-    try:
-        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return True
-    return state == "Z"
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@ import contextlib
 import os
 import pathlib
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -152,21 +151,3 @@ def script(tmp_path):
         return path
 
     return script
-
-
-@pytest.fixture
-def has_ended():
-    """Returns a function that waits for a process to end, and returns whether it has ended in
-    time."""
-
-    def has_ended(process):
-        try:
-            descriptor = os.pidfd_open(process)
-        except ProcessLookupError:
-            return True
-        try:
-            return bool(select.select([descriptor], [], [], 10)[0])
-        finally:
-            os.close(descriptor)
-
-    return has_ended
