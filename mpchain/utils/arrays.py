@@ -48,7 +48,8 @@ def size_of_shape(shape: Sequence[int]) -> int:
 
 
 def converted(xp: ModuleType, value: Any, dtype: DTypeLike = None) -> Array:
-    """Returns ``xp.asarray(value, dtype)``, by a call that recordings of steps see.
+    """Returns ``xp.asarray(value, dtype)``. Arrays are converted by their method ``astype``, whose
+    calls captured steps record.
 
     Example:
         >>> converted(np, [1, 2], np.float32)

@@ -126,7 +126,7 @@ def col2im_nd(
 
     Args:
         col: array (N, C, *ksize, *out).
-        stride, pad, dilate: the windows.
+        stride, pad, dilate: the stride, padding and dilation of the windows.
         dims: the spatial sizes of the array.
 
     Returns:
