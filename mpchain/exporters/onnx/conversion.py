@@ -34,9 +34,10 @@ class Conversion:
 
     def __init__(self, graph: Graph, batch: int | None) -> None:
         self.graph, self.batch = graph, batch
-        # Maps a function and an output index to the output's name in the graph, or to its faults.
+        # This dict maps a function and an output index to the output's name in the graph, or to the
+        # output's faults.
         self.made: dict[tuple, Any] = {}
-        # For each record, maps the address of an array to its value.
+        # For each record, a dict maps the address of an array to the array's name in the graph.
         self.known: tuple[dict, dict] = ({}, {})
         self.kept: list[Any] = []  # references keep the known addresses from being reused
 
@@ -274,7 +275,8 @@ class Conversion:
 
 
 class _Poisoned(Exception):
-    """An input is the output of functions that cannot be exported; they are the argument."""
+    """An input depends on functions that cannot be exported. The argument of the exception maps the
+    functions to the reasons."""
 
 
 def _key_of(node):

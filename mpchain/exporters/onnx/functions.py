@@ -94,7 +94,7 @@ def static(what: str, *numbers: Any) -> tuple[int, ...]:
     return numbers
 
 
-# Shapes.
+# The converters below change shapes.
 
 
 @_of("cast")
@@ -222,7 +222,7 @@ def _pad_with_constants(g, x, widths, values):
     return g.name_of(y)
 
 
-# Indexes.
+# The converters below select and place elements.
 
 
 @_of("get_item")
@@ -381,7 +381,7 @@ def _shift(g, x, steps):
     return g.add("Concat", *parts, axis=1)
 
 
-# Sums and products.
+# The converters below compute sums and products.
 
 
 def _reduction(operator, **options):
@@ -524,7 +524,7 @@ def _rotate(g, x, cos, sin, is_interleaved):
     return g.reshape(pairs, x.shape)
 
 
-# Normalization.
+# The converters below normalize.
 
 
 @_of("sample_normalization")
@@ -564,7 +564,7 @@ def _neighbors(g, x, reach):
     return g.reshape(g.add("Mul", y, np.array(n, x.dtype)), x.shape)
 
 
-# Losses.
+# The converters below compute losses.
 
 
 @_of("softmax_cross_entropy")

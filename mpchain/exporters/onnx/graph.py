@@ -60,7 +60,7 @@ class Graph:
         nodes: tuples of operator, names of inputs and of outputs, attributes, and path.
         constants: name to array.
         batch: the name of an input, and the index of its batch axis; None if all sizes are fixed.
-        path: the link whose nodes are added.
+        path: the path of the link whose nodes are added.
         ranks: the number of axes of each known array, by name.
     """
 
@@ -152,7 +152,7 @@ class Graph:
             size = self.add("Add", size, np.array([dim.offset], kind))
         return size if dim.exponent == 1 else self.add("Reciprocal", size)
 
-    # Shortcuts for converters.
+    # The methods below are shortcuts for converters.
 
     def reshape(self, x: object, shape: Sequence[Any]) -> str:
         """Adds a node that reshapes."""

@@ -49,7 +49,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Sub": np.subtract,
     "Tan": np.tan,
     "Tanh": np.tanh,
-    # Functions of one argument.
+    # The operators below compute functions of one input.
     "Celu": lambda x, alpha=1.0: F.maximum(x, x * 0) + alpha * F.elu(F.minimum(x, x * 0) / alpha),
     "Ceil": F.ceil,
     "Det": lambda x: F.det(x) if x.ndim == 2 else F.batch_det(x),
@@ -159,7 +159,7 @@ def _dropout(x, *ratio, n_outputs, **attributes):
     return [x, np.ones(x.shape, bool)][:n_outputs]
 
 
-# Shapes.
+# The operators below change shapes, and select and place elements.
 
 
 @_of("Shape")
@@ -316,7 +316,7 @@ def _pad(x, pads, value=None, axes=None, mode="constant"):
     return F.pad(x, widths, "constant", constant_values=value)
 
 
-# Sums and products.
+# The operators below compute sums and products.
 
 
 def _reduction(function):
@@ -392,7 +392,7 @@ def _softmax_cross_entropy(x, labels, weight=None, ignore_index=None, reduction=
     return F.sum(y) if reduction == "sum" else y
 
 
-# Normalization.
+# The operators below normalize.
 
 
 @_of("LayerNormalization")
@@ -423,7 +423,7 @@ def _lrn(x, size, alpha=1e-4, beta=0.75, bias=1.0):
     return F.local_response_normalization(x, size, bias, alpha / size, beta)
 
 
-# Windows.
+# The operators below are functions of windows.
 
 
 def _sizes(x, kernel_shape, strides, dilations, pads, auto_pad):

@@ -43,7 +43,7 @@ class Application(NamedTuple):
             applied to an integer input, or that found positions, such as argmax.
         in_data: the function's input arrays.
         constants: the other arguments.
-        path: the link that called it.
+        path: the path of the link that called it.
         output: the result of a function of an integer input, or the positions that a function
             such as argmax returned.
         node: the node of the Variable in which the positions were found; None if the input is an

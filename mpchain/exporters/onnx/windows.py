@@ -33,7 +33,7 @@ def _padded(g, x, window, value):
     reach = [(k - 1) * d + 1 for k, d in zip(window.ksize, window.dilate)]
     if all(max(pair) < n for *pair, n in zip(begins, ends, reach)):
         return x, [*begins, *ends]
-    axes = range(2, x.ndim)  # operators refuse padding that is larger than the window
+    axes = range(2, x.ndim)  # operators refuse padding as large as the window
     return pad(g, x, [*zip(begins, ends)], value, axes), [0] * 2 * len(begins)
 
 
