@@ -1,4 +1,4 @@
-"""Makes mpchain's functions accept arguments that only Chainer's functions accept."""
+"""Replaces functions and methods of mpchain by those that behave as Chainer's."""
 
 import contextlib
 import re

@@ -23,7 +23,7 @@ _namedparams, _params = ParameterTree.namedparams, ParameterTree.params
 
 
 class _Sharing(list):
-    """Weak references to the parameters of a link and its copies, which share an array.
+    """Weak references to a parameter and its copies, which share an array.
 
     Copies made by pickle or ``copy.deepcopy`` have their own arrays.
     """

@@ -25,7 +25,7 @@ from mpchain.variable import VariableNode
 
 
 class Renamed:
-    """A descriptor for an attribute that mpchain keeps under another name, which it reads and sets.
+    """A descriptor that reads and sets an attribute that mpchain keeps under another name.
 
     Args:
         place: the path of attributes to mpchain's attribute, such as ``_means._trigger``.

@@ -44,7 +44,7 @@ def _unchanged(*args: Any, **kwargs: Any) -> Callable[..., Any]:
 
 
 _NAMES: dict[str, Any] = {
-    # Python's types, for which NumPy once had aliases.
+    # NumPy once had aliases for these types of Python.
     **{
         "int": int,
         "float": float,
@@ -53,16 +53,13 @@ _NAMES: dict[str, Any] = {
         "str": str,
         "unicode": str,
     },
-    # Types of arrays.
     **{"bool8": np.bool_, "float_": np.float64, "complex_": np.complex128, "cfloat": np.complex128},
     **{"singlecomplex": np.complex64, "longfloat": np.longdouble, "clongfloat": np.clongdouble},
     **{"longcomplex": np.clongdouble, "int0": np.intp, "uint0": np.uintp, "object0": np.object_},
     **{"str0": np.str_, "string_": np.bytes_, "unicode_": np.str_, "bytes0": np.bytes_},
     **{"void0": np.void, "sctypes": _kinds()},
-    # Numbers.
     **{"Inf": np.inf, "Infinity": np.inf, "infty": np.inf, "PINF": np.inf, "NINF": -np.inf},
     **{"NaN": np.nan, "NAN": np.nan, "PZERO": 0.0, "NZERO": -0.0},
-    # Functions.
     "alen": lambda a: len(np.atleast_1d(a)),
     "alltrue": np.all,
     "asfarray": _asfarray,
@@ -85,14 +82,12 @@ _NAMES: dict[str, Any] = {
     "sometrue": np.any,
     "trapz": np.trapezoid,
     "byte_bounds": np.lib.array_utils.byte_bounds,
-    # Errors and warnings.
     "AxisError": np.exceptions.AxisError,
     "ComplexWarning": np.exceptions.ComplexWarning,
     "ModuleDeprecationWarning": DeprecationWarning,
     "RankWarning": np.exceptions.RankWarning,
     "TooHardError": np.exceptions.TooHardError,
     "VisibleDeprecationWarning": np.exceptions.VisibleDeprecationWarning,
-    # Modules.
     **{"os": os, "sys": sys, "warnings": warnings},
 }
 

@@ -133,7 +133,7 @@ get_cross_validation_datasets = _with_n_fold(datasets.get_cross_validation_datas
 get_cross_validation_datasets_random = _with_n_fold(datasets.get_cross_validation_datasets_random)
 
 
-# Arrays
+# The functions below handle arrays.
 
 
 def as_mat(x: Input) -> Any:
@@ -184,7 +184,7 @@ def _read_image_as_array(path: Any, dtype: Any) -> Any:
         return np.asarray(image, dtype=dtype)
 
 
-# Functions on arrays
+# The functions below stand in for Chainer's mathematical functions.
 
 
 def _log_softmax(x: Any, axis: int = 1) -> Any:
@@ -379,7 +379,7 @@ def calculate_max_singular_value(weight_matrix: Array, u: Array, v: Array) -> Va
     return functions.matmul(functions.matmul(u, weight_matrix), v)
 
 
-# Variables, links, checks
+# The classes and functions below concern variables, links and checks.
 
 
 class FunctionSet:
@@ -453,7 +453,7 @@ class _DummyContext(contextlib.nullcontext):
 _dummy_context = _DummyContext()
 
 
-# chainer.testing, which must work without pytest
+# The code below stands in for chainer.testing, and must work without pytest.
 
 
 def get_error() -> None:
