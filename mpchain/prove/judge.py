@@ -141,7 +141,7 @@ class Judge(Tracer):
                 return f"{suspect.first}; {causes.UNSEEDED}"
         return ""
 
-    # These methods run in the single process.
+    # The tracer calls the public methods below.
 
     def begin_update(self, optimizer: object) -> None:
         if self.updates == 1:

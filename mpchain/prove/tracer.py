@@ -304,7 +304,7 @@ def _read(dataset):
 
     def text_of(i):
         (text,) = batches.samples({"": [dataset[i]]}, 1)
-        # Stop if reading takes too long, or if the text contains the address of an object.
+        # Reading stops if it takes too long, or if the text contains the address of an object.
         if time.monotonic() > end or b" at 0x" in text:
             raise TimeoutError
         return hashlib.blake2b(text, digest_size=8).digest()
