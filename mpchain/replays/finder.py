@@ -117,9 +117,9 @@ class Finder(Observer):
         self._gradient: Finding | None = None
         self._places: dict[int, tuple[Any, Place]] = {}  # the references keep the functions alive
         self._outputs: dict[int, Any] = {}  # maps ids to arrays, which these references keep alive
-        # Maps the id of a function to the ids of its outputs.
+        # This dict maps the id of a function to the ids of its outputs.
         self._of_function: dict[int, list[int]] = {}
-        # For each array, the functions that use it, in the order of use.
+        # This dict maps the id of an array to the functions that use it, in the order of use.
         self._users: dict[int, list[Any]] = {}
         self._done: list[int] = []  # lists the ids of functions whose derivatives were computed
         self._hook = _Gradients(self)

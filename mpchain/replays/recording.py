@@ -70,7 +70,7 @@ class Watch(Observer):
 
     def __init__(self):
         self._tables: dict[int, Table] = {}
-        # Maps a key to the optimizers of equal models.
+        # This dict maps a key to the optimizers of equal models.
         self._keys: dict[str, list[weakref.ref]] = {}
         self._depth, self._t, self._own, self._values = 0, 0, [], None
         self._n_samples = None
