@@ -104,7 +104,7 @@ class Recorder(Observer):
         self._thread = threading.get_ident()
         self._spans, self.operations, self.memory = [], [], []
         self.record = self._spans.extend
-        # The link and the public function that the thread is currently inside of.
+        # These are the link and the public function in which the thread currently runs.
         self._link = self._public = None
         # The keys contain ids of links; the values keep the links alive, so ids are not reused.
         self._known: dict[tuple, tuple] = {}
@@ -146,7 +146,7 @@ class Recorder(Observer):
         self._next_look = time + SAMPLING
         self.memory.append((time, resident_bytes(), pool_bytes() if self._has_gpu else 0))
 
-    # Functions
+    # The methods below record functions.
 
     def forward_preprocess(self, function: FunctionNode, in_data: Arrays) -> None:
         function.observed_as = self.now()
@@ -174,7 +174,7 @@ class Recorder(Observer):
             self._known[key] = "function", name, link, {"inputs": shapes} if shapes else None
         return self._known[key]
 
-    # Spans
+    # The methods below record spans.
 
     def begins(self, span: Span) -> Any:
         return self._beginnings.get(span.kind, self._begin)(span)
@@ -248,7 +248,7 @@ class Recorder(Observer):
         if self._last is not None and self.n_steps >= self._last:
             self._on_full()
 
-    # Communication
+    # The methods below record communication.
 
     def communicator(self, comm: Communicator) -> None:
         if comm.size > 1:

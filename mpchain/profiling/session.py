@@ -105,7 +105,7 @@ class Profile(Extension):
         self._is_recording = self._has_failed = False
         self.trace: Trace | None = None
 
-    # Life cycle
+    # The methods below begin and end the recording.
 
     def __enter__(self) -> Self:
         with _turn:
@@ -181,7 +181,7 @@ class Profile(Extension):
             if self._is_recording:
                 recorder.add(start, "span", name)
 
-    # An extension
+    # The methods below make the profile an extension.
 
     def initialize(self, trainer: Trainer) -> None:
         if self._comm is None:
@@ -202,7 +202,7 @@ class Profile(Extension):
         if self._recorder is not None:
             self._end(self._has_failed)
 
-    # Results
+    # The methods below show the results.
 
     def rows(self, step: int | None = None) -> list[table.Row]:
         """Returns the rows of the table, the longest first; see :func:`mpchain.profiling.rows`.
