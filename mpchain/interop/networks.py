@@ -12,7 +12,7 @@ from mpchain.link import Chain, ChainList, Sequential
 from mpchain.typing import Array, Input
 from mpchain.variable import Variable, as_array
 
-# For each depth: whether the blocks are bottlenecks, and the number of blocks in each stage.
+# This dict tells, for each depth, whether the blocks are bottlenecks, and how many each stage has.
 _RESNETS = {
     18: (False, (2, 2, 2, 2)),
     34: (False, (3, 4, 6, 3)),
