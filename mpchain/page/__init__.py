@@ -2,7 +2,7 @@
 
 ``mpchain-launch --page``, or :class:`mpchain.training.extensions.PageReport` without a launcher,
 starts ``python -m mpchain.page``, writes events to its standard input, and reads requests from its
-standard output. So the page needs no files, and ends with the run.
+standard output. So run and page exchange no files, and the page ends with the run.
 
 - :mod:`mpchain.page.run`: the state of the run, and the updates that a browser needs.
 - :mod:`mpchain.page.site`: the answers to requests, and the rules that refuse requests.

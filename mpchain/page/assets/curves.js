@@ -1,5 +1,5 @@
-// Curves as SVG: one figure for the values whose names end alike, such as main/loss and
-// validation/main/loss.
+// This module draws curves as SVG. Values whose names end alike, such as main/loss and
+// validation/main/loss, share a figure.
 
 const SVG = "http://www.w3.org/2000/svg";
 const COLORS = 6;
@@ -37,7 +37,7 @@ export function clock(seconds) {
 }
 
 const FEWEST_TICKS = 3;
-const DECADES = 2; // which the values of a loss span for an automatic scale to be logarithmic
+const DECADES = 2; // an automatic scale is logarithmic if a loss spans as many
 const LOWER_IS_BETTER = /loss|error|perplexity|^(mse|mae|rmse|nll)$/i;
 const HIGHER_IS_BETTER = /accuracy|precision|recall|bleu|auc|score|^(f1|r2|iou|dice)$/i;
 const MARKS = { lost: "lost", restart: "restart", back: "restart" };
@@ -95,8 +95,8 @@ class Scale {
 export class Figure {
   constructor(name) {
     this.name = name;
-    this.curves = new Map(); // key → {log: points, live: points, extremes: of log}
-    this.marks = []; // of events: {kind, at, text}
+    this.curves = new Map(); // key → {log: points, live: points, extremes: two points of log}
+    this.marks = []; // events: {kind, at, text}
     this.element = make("figure", "card");
     this.caption = make("figcaption");
     this.title = make("b", "", name);
@@ -128,14 +128,15 @@ export class Figure {
     this.draw();
   }
 
-  // The best logged value of a curve, as a point; undefined if no one knows what is better.
+  // This method returns the point of a curve with the best logged value; undefined if the name does
+  // not tell whether lower or higher values are better.
   best(key) {
     const [low, high] = this.curves.get(key).extremes;
     if (LOWER_IS_BETTER.test(this.name)) return low;
     return HIGHER_IS_BETTER.test(this.name) ? high : undefined;
   }
 
-  // Whether all values are the same, as a learning rate without a schedule.
+  // This property tells whether all values are the same, as for a learning rate without a schedule.
   get isConstant() {
     const values = [...this.curves.values()].flatMap((curve) => [...curve.log, ...curve.live]).map((point) => point[3]);
     return values.every((value) => value === values[0]);

@@ -1,20 +1,20 @@
-// Asks the server every second what is new, and shows it. What the run says is only ever text here:
-// nothing of it becomes HTML.
+// This module asks the server every second what is new, and shows the answer. All that the run says
+// is shown as text, never as HTML.
 
 import { Figure, clock, make, short } from "./curves.js";
 
 const PERIOD = 1000; // milliseconds between two questions
 const MOST_LINES = 500;
-const MOST_POINTS = 4000; // of a curve; then the server is asked for the thinner one that it keeps
+const MOST_POINTS = 4000; // longer curves are replaced by the server's thinner ones
 const SLOWER = 1.2;
-const MOST_IN_SIGHT = 12; // ranks; of more, those that failed come first
+const MOST_IN_SIGHT = 12; // if there are more ranks, failed ranks come first
 const NAMES = { runs: "running", starts: "starting", lost: "lost", gone: "no connection" };
 
-const NOT_FOR_STEADY_VALUES = "learning rate"; // a figure only if it changes
+const NOT_FOR_STEADY_VALUES = "learning rate"; // the figure is shown only if the value changes
 
 const get = (id) => document.getElementById(id);
 const figures = new Map();
-const tab = Math.random().toString(36).slice(2); // by which the server knows that all have seen the end
+const tab = Math.random().toString(36).slice(2); // tells the server which browsers have seen the end
 let number = 0;
 let isOver = false;
 
@@ -51,7 +51,7 @@ function showJob(job, ranks) {
   get("done").style.width = `${percent}%`;
   const steps = ranks.filter((rank) => rank.step !== undefined);
   const first = steps[0] ?? {};
-  const isMean = !["runs", "stopping"].includes(job.state); // the last seconds say little of a run that is over
+  const isMean = !["runs", "stopping"].includes(job.state); // the last seconds say little about a run that is over
   const [samples, rate] = isMean ? [job.mean_samples, first.mean_rate] : [job.samples, first.rate];
   const three = (value) => (value === undefined ? undefined : short(Number(value.toPrecision(3))));
   const mean = isMean ? "mean " : "";
@@ -78,7 +78,7 @@ function showJob(job, ranks) {
   document.title = `${mark}${job.title || "mpchain"}`;
 }
 
-// The best validation loss or accuracy so far, with its name.
+// This function returns the best validation loss or accuracy so far, with its name.
 function bestValue() {
   for (const figure of figures.values()) {
     for (const key of figure.curves.keys()) {
@@ -147,7 +147,8 @@ function rowOf(rank, slowest) {
   return row;
 }
 
-// The rank that works longer than the others by as much as makes the log name it; null if none does.
+// This function returns the rank that works so much longer than the others that the log names it;
+// null if there is none.
 function slowestOf(ranks) {
   const work = ranks.map((rank) => rank.work);
   const most = Math.max(...work);
@@ -215,7 +216,7 @@ async function ask() {
     if (answer.ok) show(await answer.json());
     else showState("gone", await answer.text());
   } catch {
-    if (!isOver) showState("gone", "The run has ended, or its host cannot be reached. What is below is the last that was heard.");
+    if (!isOver) showState("gone", "The run has ended, or its host cannot be reached. The page shows the last data that it received.");
   }
   if (!isOver) setTimeout(ask, document.hidden ? 5 * PERIOD : PERIOD);
 }
