@@ -10,7 +10,6 @@ import numpy as np
 from mpchain import backend
 from mpchain.observers import observed
 from mpchain.typing import DeviceLike
-from mpchain.variable import Variable
 
 
 class Converter(abc.ABC):
@@ -116,18 +115,25 @@ def concat_examples(
     """
     if len(batch) == 0:
         raise ValueError("concat_examples: batch must have at least one example")
+    try:
+        stacked = _stack_batch(batch, padding)
+    except (AttributeError, TypeError) as error:
+        _check_kinds(batch, error)
+        raise
+    return to_device(device, stacked)
+
+
+def _stack_batch(batch, padding):
     first = batch[0]
     if isinstance(first, tuple):
-        _check_kind(batch, tuple)
         _check_same(map(len, batch), "examples must be tuples of one length, but the lengths are")
         paddings = padding if isinstance(padding, tuple) else (padding,) * len(first)
         _check_same(
             (len(first), len(paddings)),
             "padding must have one value for each element, but the lengths are",
         )
-        stacked = tuple([_stack(column, pad) for column, pad in zip(zip(*batch), paddings)])
-    elif isinstance(first, dict):
-        _check_kind(batch, dict)
+        return tuple([_stack(column, pad) for column, pad in zip(zip(*batch), paddings)])
+    if isinstance(first, dict):
         _check_same(
             map(frozenset, batch), "examples must be dicts with the same keys, but the keys are"
         )
@@ -136,19 +142,24 @@ def concat_examples(
             (first.keys(), paddings.keys()),
             "padding must have one value for each key, but the keys are",
         )
-        stacked = {key: _stack([example[key] for example in batch], paddings[key]) for key in first}
-    else:
-        stacked = _stack(batch, padding)
-    return to_device(device, stacked)
+        return {key: _stack([example[key] for example in batch], paddings[key]) for key in first}
+    return _stack(batch, padding)
 
 
-def _check_kind(examples, kind):
-    for example in examples:
-        if not isinstance(example, kind):
-            names = [type(x).__name__ for x in (examples[0], example)]
+def _check_kinds(batch, error):
+    """Raises ValueError if examples, or their elements, differ in type."""
+    first = batch[0]
+    columns = [batch]
+    if all(type(example) is tuple for example in batch):
+        columns = list(zip(*batch))
+    elif all(type(example) is dict for example in batch):
+        columns = [[example[key] for example in batch] for key in first]
+    for column in columns:
+        kinds = sorted({type(x).__name__ for x in column})
+        if len(kinds) > 1:
             raise ValueError(
-                f"concat_examples: examples must be of one kind, not {' and '.join(names)}"
-            )
+                f"concat_examples: examples must be of one kind, not {', '.join(kinds)}"
+            ) from error
 
 
 def _check_same(values, rule):
@@ -162,17 +173,11 @@ def _check_same(values, rule):
 
 
 def _stack(arrays, padding):
-    if hasattr(arrays[0], "array"):
-        _check_kind(arrays, Variable)
-        arrays = [example.array for example in arrays]
-    else:
-        arrays = list(arrays)
+    arrays = [example.array for example in arrays] if hasattr(arrays[0], "array") else list(arrays)
     if not is_array(arrays[0]):
         if padding is None:
             return _as_one_array(arrays)
         arrays = [np.asarray(array) for array in arrays]
-    on_host = isinstance(arrays[0], np.ndarray)
-    _check_kind(arrays, (np.ndarray, np.generic) if on_host else backend.cuda.ndarray)
     xp = backend.get_array_module(*arrays)
     if padding is not None:
         return _stack_padded(xp, arrays, padding)

@@ -104,10 +104,11 @@ def test_one_padding_for_each_element():
         ([{"x": 1}, {"x": 1}], {"y": 0}, "one value for each key"),
         ([[1, 2], [3]], None, "cannot be stacked"),
         ([None, 1], None, "examples of type NoneType, int cannot be stacked"),
-        ([(1, 2), [3, 4]], None, "one kind, not tuple and list"),
-        ([{"x": 1}, 2], None, "one kind, not dict and int"),
-        ([np.zeros(2), [3.0, 4.0]], None, "one kind, not ndarray and list"),
-        ([mpchain.Variable(np.zeros(2)), np.zeros(2)], None, "one kind, not Variable and ndarray"),
+        ([(1, 2), 3], None, "one kind, not int, tuple"),
+        ([{"x": 1}, 2], None, "one kind, not dict, int"),
+        ([(np.zeros(2), 1), ([3.0, 4.0], 2)], None, "one kind, not list, ndarray"),
+        ([{"x": np.zeros(1)}, {"x": 3}], None, "one kind, not int, ndarray"),
+        ([mpchain.Variable(np.zeros(2)), np.zeros(2)], None, "one kind, not Variable, ndarray"),
     ],
 )
 def test_batches_that_make_no_arrays(batch, padding, message):
