@@ -125,7 +125,7 @@ def commit(folder: Path, name: str, run: str) -> None:
     """Renames a complete folder to its final name, so that a power failure cannot undo it."""
     temporary, final = (os.path.join(folder, n) for n in (temporary_name_of(name, run), name))
     sync_folder(temporary)
-    # An earlier run wrote this folder, and the present one resumed before that iteration.
+    # If this folder exists, an earlier run wrote it, and this run resumed before that iteration.
     if os.path.exists(final):
         remove(folder, name, run)
     os.rename(temporary, final)

@@ -77,10 +77,10 @@ class Communicator(PointToPoint):
 
     owned: Sequence[Any] = ()  # MPI communicators that this communicator created
     elasticity: Any = None
-    # Names of the attributes that `renew` copies to the new communicator.
+    # `renew` copies the attributes with these names to the new communicator.
     passed_on: Collection[str] = ()
 
-    # mpchain.distributed.gradients and optimizers set the attributes; subclasses define the method.
+    # Subclasses define `join`; mpchain.distributed.gradients and optimizers set all other names.
     if TYPE_CHECKING:
         divided: Any
         n_draw_keys: int

@@ -241,7 +241,7 @@ class Elasticity:
             comm.join(base)
             flags = _DONE | _GOES_BACK * goes_back
         except Exception as error:
-            flags, is_of_mpi = 0, isinstance(error, RuntimeError)  # so is NCCL's error
+            flags, is_of_mpi = 0, isinstance(error, RuntimeError)  # or of NCCL
             follows_from_loss = is_of_mpi or follows_from_loss_in(base, error)
             with self._turn:
                 self._revoke()

@@ -31,10 +31,11 @@ class _Mail:
     def __init__(self, comm: Any):
         self.comm = comm
         self.sent = []  # pending requests, with the memory that they read
-        # Received messages, keyed by source and key.
+        # The keys of this dict are pairs of a source and a message's key.
         self.arrived = collections.defaultdict(collections.deque)
         self.ranks = set()  # ranks with which messages were exchanged
-        # Messages being received, by source: key in ``arrived``, content and requests of each.
+        # This dict maps a source to the message that is being received from it: the key in
+        # ``arrived``, the content, and the requests.
         self.moving = {}
 
 

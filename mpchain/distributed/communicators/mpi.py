@@ -36,7 +36,7 @@ LARGE_PART = 2**14
 """Bytes of a part above which an array is divided into as many parts as the largest host has ranks;
 a smaller array is divided into as many parts as the smallest host has ranks."""
 
-# Tags of the messages of operations: each operation and each buffer has two tags.
+# Each operation and each buffer has two tags for its messages.
 _N_TAGS = 10_000
 _FIRST_BUFFER_TAG = 2 * _N_TAGS + 2
 _N_BUFFER_TAGS = 6_000  # every MPI library supports tags up to 32767

@@ -57,8 +57,8 @@ class OverNccl(_Base):
     ):
         super().__init__(*ranks, **options)
         self._binding = binding
-        # A dict from the event after work on NCCL's own stream to a tuple of the arrays that the
-        # work uses and of the stream that was current.
+        # This dict maps the event after work on NCCL's own stream to a tuple of the arrays that the
+        # work uses and the stream that was current.
         self._in_use = {}
         self._graphs = weakref.WeakSet()  # graphs that contain work of this communicator
         self.set_config("allreduce_grad_dtype", allreduce_grad_dtype)

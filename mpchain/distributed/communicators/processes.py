@@ -40,7 +40,7 @@ class ProcessCommunicator(Communicator):
         self.rank = self.intra_rank = rank
         self.size = self.intra_size = size
         self._pipes = pipes
-        # A dict from the address of a buffer to its shared array and the index of this rank's slot.
+        # This dict maps a buffer's address to its shared array and the index of this rank's slot.
         self._places = {}
 
     def allgather_obj(self, obj: Any) -> list:

@@ -39,9 +39,9 @@ _YIELDS_IN_A_CROWD = 20
 _SHARE_OF_WAIT, _LONGEST_NAP = 1 / 8, 5e-3
 _HOST = {"is crowded": False}
 
-# A dict from a thread to its pending operations, of all communicators. A rank that waits anywhere
-# must let the operations of its own thread continue, but no others: another thread may be in the
-# middle of a step.
+# This dict maps a thread to its pending operations, of all communicators. A rank that waits
+# anywhere must let the operations of its own thread continue, but no others: another thread may be
+# in the middle of a step.
 _PENDING = {}
 
 

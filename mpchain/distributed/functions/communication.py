@@ -41,9 +41,9 @@ def _at_root(y):
     return () if y is None else [y]
 
 
-# Maps each operation to its adjoint and its computation. The computation maps the arrays that this
-# rank sends, if any, to the arrays that it receives, if any. The operation and its adjoint take the
-# same further arguments. `messages.py` adds its own operations.
+# This table maps each operation to its adjoint and its computation. The computation maps the arrays
+# that this rank sends, if any, to the arrays that it receives, if any. The operation and its
+# adjoint take the same further arguments. `messages.py` adds its own operations.
 TABLE = {
     "allreduce": ("allreduce", lambda node, xs: [node.comm.allreduce(*xs)]),
     "bcast": ("reduce", lambda node, xs, root: [node.comm.bcast(*xs or [None], root)]),
@@ -60,8 +60,8 @@ TABLE = {
     "split": ("join", lambda node, xs, axis: [parts_of(node.comm, xs[0], axis)[node.comm.rank]]),
     "join": ("split", lambda node, xs, axis: [_joined(node.comm, xs[0], axis)]),
 }
-# The leaf of all tokens that depend on nothing else. It holds no gradient, because it has no
-# Variable. It is always the same node, so that :func:`mpchain.functions.forget` finds that a
+# This node is the leaf of all tokens that depend on nothing else. It holds no gradient, because it
+# has no Variable. It is always the same node, so that :func:`mpchain.functions.forget` finds that a
 # function depends on the same variables when the function is called again.
 _START = Variable(np.empty(0, np.float32)).node
 

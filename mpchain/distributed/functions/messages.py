@@ -141,7 +141,7 @@ def send(
 
     Returns:
         The delegate variable, an empty Variable through which backward reaches this call: call its
-            ``backward``, or pass it to :func:`recv` or :func:`pseudo_connect`.
+        ``backward``, or pass it to :func:`recv` or :func:`pseudo_connect`.
 
     Example:
         >>> delegate = mpchain.distributed.functions.send(comm, Variable(np.ones(2)), rank=0)
@@ -164,7 +164,8 @@ def recv(
 ) -> Variable | tuple[Variable, ...]:
     """Receives arrays that another rank sends.
 
-    In backward, the gradients are sent back, before anything that ``delegate_variable`` depends on.
+    Backward sends the gradients back before it reaches anything that ``delegate_variable`` depends
+    on.
 
     Args:
         communicator: the communicator of the ranks.

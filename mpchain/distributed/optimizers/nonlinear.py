@@ -19,7 +19,8 @@ _LINEAR = LINEAR | frozenset(
     "divide_by_constant pad_with_constants pad_sequence".split()
 )
 """Labels of functions that are linear in all their arguments together, except for constants that
-they add. All functions without a label here or in ``_PRODUCTS`` are taken for nonlinear."""
+they add. All other functions, except ``divide`` and those in ``_PRODUCTS``, are taken for
+nonlinear."""
 
 _PRODUCTS = PRODUCTS | frozenset(
     "multiply linear_with_bias convolution_with_bias shifted_and_scaled linear_interpolate".split()

@@ -193,7 +193,7 @@ class SampleGraph:
 
 def axes_of(function: Any) -> tuple[int, ...]:
     """Returns the axes that a reduction reduces; no axis is negative."""
-    # Products have no constant, and reduce the last axis.
+    # ``prod`` has no constants, and reduces the last axis.
     return _of_input(function, (*function.constants, -1)[0])
 
 

@@ -41,8 +41,8 @@ class Spares:
     Attributes:
         n: the number of spare ranks that are left.
         resumes: whether training begins again.
-        lost: the reasons why ranks were lost before training last began, but not before it began
-            earlier, by the rank's id in the job.
+        lost: the reasons why ranks were lost between the last two beginnings of training, by the
+            rank's id in the job.
         replaced: a dict from each lost rank to the rank that then replaced it.
         loss: about the ``InMemoryCheckpoint`` in which this rank noticed a loss: its list of
             copies, its iteration, and the time.

@@ -122,7 +122,7 @@ def _watch_part(method, name, kind):
         if name == "_exchange":
             watch.row.waits_for = 0  # the other rank has arrived
         result = method(self, *args, **kwargs)
-        # The base class's method has already announced the operation.
+        # If the result is a Request of this module, the base class's method has wrapped it already.
         if is_inside or not kind.is_begun or isinstance(result, Request):
             return result
         return Request(result, watch, watch.describe(name, kind, args, kwargs))

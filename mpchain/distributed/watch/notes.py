@@ -16,7 +16,7 @@ STARTER = "mpchain_launch_starter"
 """The name of the module that starts a launched program; the program reports its progress to it."""
 
 FORKED = (
-    "mpchain: a process that a rank has forked ends by MPI_Finalize, which may wait for ever: end "
+    "mpchain: a process that a rank has forked ends by MPI_Finalize, which may wait forever: end "
     "it by os._exit(), or start it by multiprocessing or subprocess"
 )
 
