@@ -132,8 +132,8 @@ def _differ(a: Any, b: Any) -> str | None:
         return next((reason for reason in map(_differ, a, b) if reason), None)
     try:
         is_same = a is b or (type(a) is type(b) and bool(a == b)) or (a != a and b != b)
-    # the method __eq__ of a class may raise any error; values that cannot be compared count as
-    # different
+    # The method __eq__ of a class may raise any error. Values that cannot be compared count as
+    # different.
     except Exception:
         is_same = False
     return None if is_same else f"{a!r:.80} in one step, {b!r:.80} in another"

@@ -307,8 +307,8 @@ class CudaGraph(Graph):
         )
 
     def lacks_scale(self) -> bool:
-        """Whether a dynamic loss scale was moved to the host, as happens when an optimizer is
-        saved."""
+        """Returns whether a dynamic loss scale was moved to the host, as happens when an optimizer
+        is saved."""
         scales = [o.scale_on_gpu for o, _ in self._updates if o.has_dynamic_loss_scale]
         return None in scales
 
@@ -484,7 +484,7 @@ class CudaGraph(Graph):
         """Runs the step in the graph's memory. Drops the graph if the step keeps arrays that it
         computes."""
         used = self._memory.used_bytes()
-        # the references keep the arrays alive, because the graph's stream may be reading them
+        # These references keep the arrays alive, because the graph's stream may be reading them.
         old_grads = [own_grad(p) for p in self.state.params]
         with self._memory.lent() as moved_out:
 

@@ -42,7 +42,7 @@ _OF_SHAPES = {
 
 _FIXED = frozenset(_FIXED.split())
 _FIXED_BY_FIRST = frozenset(_FIXED_BY_FIRST.split())
-# the shapes or dtypes of the results of these functions of numpy.linalg depend on data
+# The shapes or dtypes of the results of these functions of numpy.linalg depend on data.
 _ODD = {"eig", "eigvals", "lstsq"}
 
 
@@ -114,7 +114,7 @@ def owner_of(array: np.ndarray) -> np.ndarray:
     while base is not None:
         if isinstance(base, np.ndarray):
             array = base
-        # as_strided makes bases that are not arrays
+        # NumPy's as_strided makes bases that are not arrays.
         elif not isinstance(getattr(base, "base", None), np.ndarray):
             break
         base = base.base

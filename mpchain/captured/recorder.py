@@ -95,7 +95,7 @@ class _Leaf(NamedTuple):
     def __call__(self):
         grad = own_grad(self.leaf)
         self.on_leaf(self.leaf)
-        # The callback did not replace the gradient, so the parameter needs a copy of its own.
+        # If the callback did not replace the gradient, the parameter needs a copy of its own.
         if grad is not None and own_grad(self.leaf) is grad:
             self.leaf.grad = grad.copy()
 
@@ -158,7 +158,7 @@ class Recorder(Recording):
                     param.grad = plain(param.grad)
             self.left = list(self.state.end().values())
             for place, value in self.left:
-                # a Variable is not copied, because the next step may need its graph
+                # A Variable is not copied, because the next step may need its graph.
                 if isinstance(value, Variable):
                     value.array = plain(value.array)
                 else:

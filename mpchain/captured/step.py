@@ -27,7 +27,7 @@ VARIES = "an argument has another value for the first time"
 _MOST_ATTEMPTS = 3
 _MOST_BYTES = 1 << 24  # changes of larger arrays are not looked for
 _MOST_CHANGES = 8
-# changes that are this many calls apart, such as one per epoch, are not counted together
+# Changes that are this many calls apart, such as one per epoch, are not counted together.
 _RARELY = 32
 _MOST_OTHERS = 32  # capture gives up after this many consecutive calls without a replay
 
@@ -63,7 +63,7 @@ class Step:
         self._n_attempts = self._n_others = 0
         self._has_mismatched = False
         self._n_calls = 0
-        # this maps a label to a number of changes and the number of the call with the last change
+        # This maps a label to a number of changes and the number of the call with the last change.
         self._changes: dict[str, tuple[int, int]] = {}
         self._forget()
 
@@ -167,7 +167,7 @@ class Step:
         except Exception as error:
             if recorder.has_acted() or recorder.left or unseen.reason() or around.changed():
                 raise
-            # the step is run normally, and may raise the same error
+            # The step is run normally, and may raise the same error.
             result = self._as_always(args, kwargs)
             self._refuse(f"it cannot be recorded, {type(error).__name__}: {error}")
             return self._reason, result
@@ -303,7 +303,7 @@ def _are_equal(a, b):
         return a is b
     if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
-    # elements of these dtypes contain padding bytes, which are not compared
+    # Elements of these dtypes contain padding bytes, which are not compared.
     if a.dtype.char in "gG":
         return bool(np.array_equal(a, b, equal_nan=True))
     return a.tobytes() == b.tobytes()

@@ -115,7 +115,7 @@ class Surroundings:
         self._values: list[tuple] = []
         self._attributes: list[tuple] = []
         self._names: set[str] = set()  # code reads attributes and globals with these names
-        # these are pairs of an object's name and an attribute's name
+        # These are pairs of an object's name and an attribute's name.
         self._pairs: set[tuple] = set()
         self._unclear: set[str] = set()  # these are names of attributes of objects without names
         self._of_arguments: set[str] = set()  # these are names of attributes of arguments
@@ -162,7 +162,7 @@ class Surroundings:
             for thing, name, value in self._attributes:
                 if getattr(thing, name, _MISSING) is not value:
                     return self._differing()
-        # these errors mean that a place or an attribute no longer has a value
+        # These errors mean that a place or an attribute no longer has a value.
         except (LookupError, ValueError, AttributeError):
             return self._differing()
         return []
@@ -465,7 +465,7 @@ class Surroundings:
                 self._stack.append((value, None))
         elif is_simple(value):
             self._guard_class_attribute(cls, name, value)
-        # the value is a descriptor
+        # The value may be a descriptor of the program's own class.
         elif id(value) not in self.values and not _is_of_library(type(value)):
             self._stack.append((value, None))
 
@@ -476,8 +476,8 @@ class Surroundings:
 
 
 def is_plain_array(value: Any) -> bool:
-    """Returns whether a value is a NumPy array without objects and fields, not an instance of a
-    subclass other than ``np.memmap``, which may compute differently.
+    """Returns whether a value is an ``np.ndarray`` or ``np.memmap`` without objects and fields.
+    Instances of other subclasses are excluded, because they may compute differently.
 
     Example:
         >>> from mpchain.captured.surroundings import is_plain_array
