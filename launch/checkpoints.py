@@ -62,7 +62,7 @@ class Checkpoints:
         rewritten."""
         found, entries = {}, []
         for folder in (self._folder, os.path.join(self._folder, OWN_PLACE)):
-            # The folder does not exist yet, or its host is unreachable.
+            # The folder may not exist yet, or its host may be unreachable.
             with contextlib.suppress(OSError):
                 entries += os.scandir(folder)
         for entry in entries:

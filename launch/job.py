@@ -337,7 +337,7 @@ class Job:
                 return
             self._starter_code = os.waitstatus_to_exitcode(status)
             self.loop.after(TIME_TO_FOLLOW, self._end_ranks)
-            # A signal ended mpirun itself, so no rank caused the failure.
+            # If a signal ended mpirun itself, no rank caused the failure.
             if self._starter_code < 0 and not self._survivors_ended_well:
                 code = processes.shell_code(self._starter_code)
                 self.end(self._end_of_starter, code, asks_where=True)

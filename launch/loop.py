@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 
 _File = int | socket.socket
-# The loop assumes that it was stopped, for example by SIGSTOP, if it wakes up later than this many
-# seconds.
+# The loop assumes that it was stopped, for example by SIGSTOP, if it wakes up more than this many
+# seconds late.
 MOST_LATE = 1.0
 
 
