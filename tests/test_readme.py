@@ -50,6 +50,7 @@ def test_the_example_prints_the_same_on_one_and_two_ranks(tmp_path):
         np.testing.assert_allclose(numbers, list(map(float, SHOWN[0].split())), atol=2e-4)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(bool(ranks.why_not()), reason=ranks.why_not())
 def test_products_with_hessians_are_the_same_on_one_and_two_ranks(tmp_path):

@@ -109,6 +109,7 @@ def test_behaviours_of_chainermn(n, tmp_path):
     assert [line for line in outputs[0].splitlines() if not line.startswith("mpchain")] == expected
 
 
+@pytest.mark.long
 @pytest.mark.skipif(bool(ranks.why_not()), reason=ranks.why_not() or "-")
 def test_tied_parameters_on_ranks():
     folder = PROGRAMS.parent / "chainermn_programs"

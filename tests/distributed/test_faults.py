@@ -135,6 +135,7 @@ def test_training_goes_on_after(name, n_after, expected):
     faults.check(name, 2, n_after, 2, expected, plan)
 
 
+@pytest.mark.long
 def test_ranks_that_send_to_each_other_are_reported_at_once(needs_mpirun):
     script = (
         f"{BEGIN}\nimport mpchain\nfrom mpchain.distributed.functions import recv, send\n"

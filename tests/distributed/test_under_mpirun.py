@@ -34,11 +34,10 @@ def ranks_of():
 
 
 # Plain pytest has run everything on one rank. On two ranks, it runs these files, which test what
-# others build on: messages, their derivatives, captured steps, and training.
+# others build on: messages, their derivatives, and training.
 QUICK = {
     "communicators/test_mpi.py",
     "functions/test_communication.py",
-    "optimizers/test_captured_tables.py",
     "test_updaters.py",
 }
 

@@ -158,6 +158,7 @@ for path in pathlib.Path("cache").glob("*/*.nb?"):
 """
 
 
+@pytest.mark.long
 def test_flipped_bits_end_no_process(loop, tmp_path):
     """LLVM aborts the process when it loads some of these files."""
     paths = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}

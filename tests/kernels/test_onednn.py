@@ -162,6 +162,7 @@ assert os.waitpid(child, 0)[1] == 0
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
 
 
+@pytest.mark.long
 def test_signals_during_products_damage_no_memory():
     program = """
 import signal, numpy as np

@@ -155,6 +155,7 @@ def outputs(program, n_threads):
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 @needs_numba
 def test_the_same_bits_on_any_number_of_threads():
     found = [" ".join(outputs(_SAME, n)).split() for n in (1, 2, 3)]

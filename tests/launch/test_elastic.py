@@ -125,6 +125,7 @@ def test_exception_ends_the_job(run, script):
     assert not report_of(errors)
 
 
+@pytest.mark.long
 def test_too_few_ranks_restart_the_job(run, script):
     text = """
     is_first = world.bcast(not os.path.exists("again"))
@@ -161,6 +162,7 @@ def test_spare_rank_takes_the_place_of_a_lost_one(run, script):
     assert report_of(errors)[1].endswith("; rank 3 took its place")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_spare_rank_ends_when_the_others_exit(run, script):
     text = """

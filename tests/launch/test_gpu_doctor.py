@@ -149,6 +149,7 @@ def test_results_are_written_when_they_are_known(run_program, tmp_path):
     assert own.findings[1].verdict == OK
 
 
+@pytest.mark.long
 def test_the_end_of_the_time(run_program):
     own, _ = run_program(PROGRAM.replace(CRASH, "pass"), 90, 5)
     assert [f.verdict for f in own.findings] == [OK, OK, NOTE, NOTE]

@@ -329,6 +329,7 @@ def test_input_is_empty_at_once(start, script):
     assert (code, sorted(output.splitlines())) == (0, ["[0] ''", "[1] ''"])
 
 
+@pytest.mark.long
 def test_helper_that_goes_on_printing_does_not_keep_the_job(run, script):
     path = script("""
         import subprocess
@@ -506,6 +507,7 @@ def test_killed_mpirun(start, script):
     assert not any(os.path.exists(f"/proc/{process}") for process in processes)
 
 
+@pytest.mark.long
 def test_killed_guard(start, script):
     launched = start("-n", 2, script(WAITING))
     processes = wait_for_processes(launched, 2)

@@ -66,6 +66,7 @@ class Browser:
         return news
 
 
+@pytest.mark.long
 @needs_tornado
 def test_from_the_start_to_the_stop_after_an_iteration(start, script, tmp_path):
     (tmp_path / "t").mkdir()

@@ -150,14 +150,18 @@ def slow_server():
     ("place", "deed", "fate"),
     [
         ("MPI_Init", STOP, "was stopped; terminated by mpchain-launch"),
-        ("MPI_Init", "wait()", "terminated by mpchain-launch, at script.py:7 in wait"),
-        ("create_communicator", STOP, "was stopped; terminated by mpchain-launch"),
         ("create_communicator", "wait()", "terminated by mpchain-launch, at script.py:7 in wait"),
-        pytest.param(
-            "create_communicator",
-            "raise SystemExit(0)",
-            "had finished; terminated by mpchain-launch",
-            marks=pytest.mark.long,
+        *(
+            pytest.param(*row, marks=pytest.mark.long)
+            for row in [
+                ("MPI_Init", "wait()", "terminated by mpchain-launch, at script.py:7 in wait"),
+                ("create_communicator", STOP, "was stopped; terminated by mpchain-launch"),
+                (
+                    "create_communicator",
+                    "raise SystemExit(0)",
+                    "had finished; terminated by mpchain-launch",
+                ),
+            ]
         ),
     ],
 )

@@ -23,6 +23,7 @@ def test_steps_of_two_ranks_are_computed_in_one_process(run):
     assert before == _files(run)
 
 
+@pytest.mark.long
 def test_a_record_has_a_short_line_for_each_step(run):
     programs.record(run)
     updates = History(run / "record").main.updates
@@ -35,6 +36,7 @@ def test_a_record_has_a_short_line_for_each_step(run):
     assert all(len(line) <= 1000 for line in lines)
 
 
+@pytest.mark.long
 def test_reproducible_runs_must_be_equal_to_the_bit(run):
     programs.record(run, n=3, REPRODUCIBLE=True)
     printed = programs.launch(run, "replay", "record", "--step", 10)
@@ -83,6 +85,7 @@ FLIP = """
 """
 
 
+@pytest.mark.long
 def test_a_bit_that_flips_on_a_rank_is_found(run):
     text = programs.MLP.replace("    trainer.run()", FLIP + "    trainer.run()")
     programs.record(run, text=text)
@@ -151,6 +154,7 @@ def test_the_debugger_opens_in_the_loss_function_with_the_samples_of_a_rank(run)
     assert "--rank 3: only the ranks 0 to 2 computed step 18" in printed
 
 
+@pytest.mark.long
 def test_a_loop_with_two_optimizers_of_models_that_are_alike(run):
     programs.record(run, text=programs.LOOP)
     history = History(run / "record")
@@ -163,6 +167,7 @@ def test_a_loop_with_two_optimizers_of_models_that_are_alike(run):
     assert before == sorted((run / "saved").iterdir())
 
 
+@pytest.mark.long
 def test_data_that_were_scattered(run):
     """A replay in one process, which gets a rank's batches instead of the joined batches of all
     ranks, says so."""

@@ -372,6 +372,7 @@ save_checkpoint(sys.argv[1], Numbers(x=1), Communicator(), 3)
 """
 
 
+@pytest.mark.long
 def test_another_job_that_writes_to_the_same_folder_is_refused(comm, folder):
     def start_other_job(trainer):
         done = subprocess.run(

@@ -385,6 +385,7 @@ def test_a_rank_that_is_stopped_after_its_end():
     assert f"s ago; it was in none so far; process {os.getpid()} on near does" in ranks.report
 
 
+@pytest.mark.long
 def test_ranks_that_work_longer_than_the_others_are_waited_for_at_the_end():
     ranks = Ranks(2)
     leave(ranks[0])
