@@ -237,6 +237,14 @@ sgemm_rows, primitive_columns = 12, 8
 """dnnl_sgemm computes x W^T if x has at most ``sgemm_rows`` rows, or the product has fewer columns
 than ``primitive_columns``. For larger products, dnnl_sgemm would rearrange W."""
 
+conflicting_distance, conflicting_lines = 1 << 11, 32
+"""The distance between lines of a matrix, in bytes, at whose multiples the lines displace each
+other from the cache, and the least number of lines for which this takes time. Measured on a
+processor without AVX-512 (AMD Zen 3)."""
+
+large_product = 1 << 30
+"""The number of multiplications from which oneDNN itself copies the lines of matrices."""
+
 stacked = 8
 """The least number of rows and columns of matrices in stacks that oneDNN multiplies."""
 

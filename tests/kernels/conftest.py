@@ -77,6 +77,18 @@ def with_onednn(monkeypatch):
 
 
 @pytest.fixture
+def set_avx512(monkeypatch):
+    """Returns a function that sets whether kernels find that the processor has AVX-512."""
+
+    def set_avx512(has_avx512):
+        monkeypatch.setattr(onednn_library.load(), "has_avx512", has_avx512)
+        thresholds.forget()
+
+    yield set_avx512
+    thresholds.forget()
+
+
+@pytest.fixture
 def load_onednn(monkeypatch):
     """Returns a function that sets the result of loading oneDNN: a library, or the reason why there
     is none."""

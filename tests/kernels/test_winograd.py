@@ -135,10 +135,10 @@ def test_what_is_taken(member, case, reason):
 
 @needs_libraries
 @pytest.mark.parametrize("size, is_taken", [(14, False), (56, True)])
-def test_tiles_must_save_more_where_products_are_faster(size, is_taken, monkeypatch):
+def test_tiles_must_save_more_where_products_are_faster(size, is_taken, set_avx512):
     x, W, _ = _arrays(8, 64, 64, window := _window(size)).values()
     for has_avx512 in (False, True):
-        monkeypatch.setattr(onednn_library.load(), "has_avx512", has_avx512)
+        set_avx512(has_avx512)
         with thresholds.using(saved_by_wide=0.4, of_tile_for_threads=thresholds.of_tile):
             reason = winograd.refusal("output", x, W, window)
         assert (reason is None) == (is_taken or not has_avx512)

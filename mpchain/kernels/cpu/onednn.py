@@ -130,6 +130,8 @@ def _refuse_product(a, b, out=None):
         return onednn
     if a.ndim > 2 or b.ndim > 2:
         return _refuse_stacks(a, b, out, onednn.threads)
+    if onednn.threads == 1 and any(_conflicts(a, b)):
+        return "lines that displace each other from the cache"
     is_thin = (
         min(a.shape[0], b.shape[1]) in thresholds.thin_rows
         and max(a.size, b.size) >= thresholds.thin_weights
@@ -207,10 +209,35 @@ def multiply(a: Array, b: Array, y: Array, is_sum: bool = False) -> None:
     if _is_for_primitive(a, b):
         return matmul(a, b, y, is_sum=is_sum)
     onednn = load()
+    if a.size * b.shape[1] < thresholds.large_product:
+        pairs = zip((a, b), _conflicts(a, b))
+        a, b = [_with_gaps(x) if has_conflicts else x for x, has_conflicts in pairs]
     head, a_step, b_step, y_step = _described(a.shape, a.strides, b.shape, b.strides, y.strides)
     factor = _ONE if is_sum else _ZERO
     status = onednn.sgemm(*head, address(a), a_step, address(b), b_step, factor, address(y), y_step)
     onednn.check("dnnl_sgemm", status)
+
+
+def _conflicts(a, b):
+    """Returns for each of two matrices whether its lines lie at distances for which they displace
+    each other from the cache.
+
+    Without AVX-512, oneDNN reads the matrices of most products in their places, where NumPy's BLAS
+    copies them. If the elements of a column are read from as many lines, at distances of half a
+    page or its multiples, oneDNN takes two or three times as long.
+    """
+    if load().has_avx512 or len(b) < thresholds.conflicting_lines:
+        return False, False
+    distances = thresholds.conflicting_distance
+    return a.strides[1] % distances == 0, b.strides[0] % distances == 0
+
+
+def _with_gaps(x):
+    """Returns a copy of a matrix with the same lines, between which there are 64 bytes."""
+    lines = x if x.strides[1] == x.itemsize else x.T
+    copy = np.empty((len(lines), lines.shape[1] + 16), x.dtype)[:, :-16]
+    copy[...] = lines
+    return copy if lines is x else copy.T
 
 
 def _is_for_primitive(a, b):
