@@ -257,7 +257,8 @@ def _check(parser, options):
         del options.program[0]
     if not options.program:
         what = "module" if options.module else "script"
-        parser.error(f"no {what} given, e.g. mpchain-launch -n 2 {'-m ' * options.module}train")
+        example = "-m train" if options.module else "train.py"
+        parser.error(f"no {what} given, e.g. mpchain-launch -n 2 {example}")
     if not options.checkpoint_dir:
         for name in ("checkpoint_pattern", "resume"):
             if getattr(options, name):

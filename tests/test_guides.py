@@ -88,6 +88,7 @@ def test_decisions_are_short_and_listed():
             assert path.name == "libraries.md" or len(path.read_text("utf-8").splitlines()) <= 20
 
 
+@pytest.mark.long
 def test_no_imports_form_circles_but_those_that_the_guide_defends():
     found = imports.circles(imports.graph())
     assert len(found) == len(CIRCLES) <= 4, found

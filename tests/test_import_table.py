@@ -274,6 +274,7 @@ def _leaking_names(root=ROOT):
     return {(path, name) for path in core for name in _asked_for(files[path]) if name in only}
 
 
+@pytest.mark.long
 def test_the_core_asks_for_no_name_that_only_an_annex_defines():
     assert _leaking_names() == set()
 

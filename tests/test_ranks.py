@@ -28,6 +28,7 @@ def test_results_arguments_and_output(tmp_path, monkeypatch, capsys):
     assert "seen here\n" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_exception_comes_back_with_its_traceback():
     def fail():
@@ -40,6 +41,7 @@ def test_an_exception_comes_back_with_its_traceback():
     assert "in fail" in note and "mpchain/distributed/notebooks.py" not in note
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_rank_that_ends_by_itself():
     with pytest.raises(

@@ -64,6 +64,7 @@ def test_products_with_hessians_are_the_same_on_one_and_two_ranks(tmp_path):
         np.testing.assert_allclose(list(map(float, found)), list(map(float, shown)), rtol=2e-3)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.annex("prove")
 @pytest.mark.skipif(bool(ranks.why_not()), reason=ranks.why_not())

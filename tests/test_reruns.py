@@ -25,6 +25,7 @@ def test_good():
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_test_that_passes_alone_is_counted(tmp_path):
     (tmp_path / ".ci").mkdir()

@@ -271,7 +271,7 @@ class _Product:
         self.param = param
         self.bottom = trace.blob(x)
 
-    def __call__(self, weight, shift) -> None:
+    def __call__(self, weight, shift):
         factors = np.broadcast_to(weight, self.shape[1:2])
         # Weights of a transposed convolution are (inputs, outputs / groups, height, width).
         is_transposed = self.kind == "Deconvolution"

@@ -128,8 +128,8 @@ def _key(event, around):
         phase = around
     elif kind in PHASES:
         phase = kind
-    elif around in ("other", "optimizer"):
-        phase = "forward" if kind in ("function", "link") else around
+    elif around in ("other", "optimizer") and kind in ("function", "link"):
+        phase = "forward"
     else:
         phase = around
     name = event["name"].rpartition("(")[2].rstrip(")") if kind == "link" else event["name"]

@@ -79,15 +79,13 @@ def test_program(name, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("train", "trained 3"),
-        *(
-            pytest.param(*row, marks=pytest.mark.long)
-            for row in [
-                ("functions", "communicated"),
-                ("checkpointer", "resumed 4"),
-                ("pure_nccl", "refused"),
-            ]
-        ),
+        pytest.param(*row, marks=pytest.mark.long)
+        for row in [
+            ("train", "trained 3"),
+            ("functions", "communicated"),
+            ("checkpointer", "resumed 4"),
+            ("pure_nccl", "refused"),
+        ]
     ],
 )
 def test_program_of_chainermn(name, line, tmp_path):

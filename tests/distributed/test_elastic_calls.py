@@ -61,12 +61,8 @@ def _reason():
 @pytest.mark.parametrize(
     "name",
     [
-        "allgather_obj",
-        *(
-            pytest.param(name, marks=pytest.mark.long)
-            for name in elastic_calls.OF_MPI + elastic_calls.OF_COMMUNICATORS
-            if name != "allgather_obj"
-        ),
+        pytest.param(name, marks=pytest.mark.long)
+        for name in elastic_calls.OF_MPI + elastic_calls.OF_COMMUNICATORS
     ],
 )
 def test_a_call_raises_an_error_or_returns_what_it_should(name, needs_mpirun, _reason):

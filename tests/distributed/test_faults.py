@@ -19,13 +19,13 @@ comm = create_communicator()
 comm.allreduce(np.ones(3))
 """
 
-WAITS = {
-    "sum pending": "comm.iallreduce(np.ones(10**6)).Wait()",
-    "object": "comm.gather_obj(1)",
-}
+WAITS = [
+    pytest.param("comm.iallreduce(np.ones(10**6)).Wait()", id="sum pending"),
+    pytest.param("comm.gather_obj(1)", id="object", marks=pytest.mark.long),
+]
 
 
-@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+@pytest.mark.parametrize("wait", WAITS)
 @pytest.mark.parametrize(
     "exception",
     ["KeyError('lost')", pytest.param("KeyboardInterrupt()", marks=pytest.mark.long)],
@@ -89,7 +89,7 @@ def test_in_the_middle_of_an_epoch(failure, needs_mpirun, tmp_path):
         assert arrays["updater/iteration"] == 10
 
 
-@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+@pytest.mark.parametrize("wait", WAITS)
 def test_a_rank_is_killed(wait, needs_mpirun):
     kill = "os.kill(os.getpid(), signal.SIGKILL)"
     script = f"{BEGIN}\nif comm.rank == 1:\n    {kill}\n{wait}\n"

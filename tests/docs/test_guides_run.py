@@ -19,8 +19,8 @@ ON_RANKS = [name for name, path in PAGES.items() if guides.runs_on_ranks(path)]
 QUICK = {"index", "own-function", "variables"}
 
 
-def _marked(names):
-    marks = {name: pytest.mark.slow if name in QUICK else pytest.mark.long for name in names}
+def _marked(names, quick=QUICK):
+    marks = {name: pytest.mark.slow if name in quick else pytest.mark.long for name in names}
     return [pytest.param(name, marks=mark) for name, mark in marks.items()]
 
 
@@ -44,7 +44,7 @@ def test_in_one_process(name, tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("name", _marked(ON_RANKS))
+@pytest.mark.parametrize("name", _marked(ON_RANKS, quick=()))
 def test_on_two_ranks(name, tmp_path):
     if reason := ranks.why_not():
         pytest.skip(reason)

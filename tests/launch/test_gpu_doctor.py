@@ -120,6 +120,7 @@ def run_program(tmp_path):
     return run
 
 
+@pytest.mark.long
 def test_a_crash_a_hang_and_a_lost_gpu_lose_one_result_each(run_program):
     own, rows = run_program(PROGRAM, limit=3)
     assert [(f.item, f.verdict, f.found) for f in own.findings] == [

@@ -121,7 +121,13 @@ print(type(comm).__name__, "mpi4py" in sys.modules)
 WITHOUT_MPI4PY = "import sys; sys.modules['mpi4py'] = None\n" + MAKE
 
 
-@pytest.mark.parametrize("script", [MAKE, WITHOUT_MPI4PY], ids=["with mpi4py", "without"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(MAKE, id="with mpi4py", marks=pytest.mark.long),
+        pytest.param(WITHOUT_MPI4PY, id="without"),
+    ],
+)
 def test_one_process_does_not_import_mpi4py(script):
     assert in_fresh_process(script).stdout.split()[0] == "Communicator"
     assert "True" not in in_fresh_process(MAKE).stdout
@@ -132,7 +138,9 @@ def test_one_rank_without_mpi4py():
     assert done.stdout.split()[0] == "Communicator", done.stderr
 
 
-@pytest.mark.parametrize("variable", ["TORCHELASTIC_RUN_ID", "LOCAL_RANK"])
+@pytest.mark.parametrize(
+    "variable", ["TORCHELASTIC_RUN_ID", pytest.param("LOCAL_RANK", marks=pytest.mark.long)]
+)
 def test_processes_of_torchrun(variable):
     done = in_fresh_process(MAKE, **{variable: "1"}, WORLD_SIZE="2", RANK="1")
     assert done.returncode == 1

@@ -109,6 +109,7 @@ def test_an_exception_comes_first(needs_mpirun):
     assert "KeyError: 'lost'" in outputs[1], report
 
 
+@pytest.mark.long
 def test_threads_that_share_a_communicator(needs_mpirun):
     script = BEGIN + (
         "def work():\n"

@@ -190,7 +190,7 @@ def text_of_one_process():
     return alone
 
 
-SIZES = [2, *(pytest.param(n, marks=pytest.mark.long) for n in (3, 5))]
+SIZES = [pytest.param(n, marks=pytest.mark.long) for n in (2, 3, 5)]
 SIZES += [pytest.param(n, marks=pytest.mark.nightly) for n in (4, 6, 7, 8, 11, 12)]
 
 

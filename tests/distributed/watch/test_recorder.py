@@ -134,7 +134,7 @@ comm.allgather_obj(0)
 """
 
 
-@pytest.mark.parametrize("fault", ["raises", "mismatch"])
+@pytest.mark.parametrize("fault", ["raises", pytest.param("mismatch", marks=pytest.mark.long)])
 def test_a_program_that_fails(fault, needs_mpirun, tmp_path):
     status, outputs, _ = under_mpirun.run(2, ["-c", PROGRAM, str(tmp_path), fault], timeout=60)
     assert status not in (0, None)
