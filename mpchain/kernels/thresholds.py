@@ -242,6 +242,10 @@ conflicting_distance, conflicting_lines = 1 << 11, 32
 other from the cache, and the least number of lines for which this takes time. Measured on a
 processor without AVX-512 (AMD Zen 3)."""
 
+copied = 64
+"""The least number of products of each element for which a copy of the matrix with gaps between its
+lines saves time."""
+
 large_product = 1 << 30
 """The number of multiplications from which oneDNN itself copies the lines of matrices."""
 

@@ -210,8 +210,11 @@ def multiply(a: Array, b: Array, y: Array, is_sum: bool = False) -> None:
         return matmul(a, b, y, is_sum=is_sum)
     onednn = load()
     if a.size * b.shape[1] < thresholds.large_product:
-        pairs = zip((a, b), _conflicts(a, b))
-        a, b = [_with_gaps(x) if has_conflicts else x for x, has_conflicts in pairs]
+        (of_a, of_b), least = _conflicts(a, b), thresholds.copied
+        a, b = (
+            _with_gaps(a) if of_a and b.shape[1] >= least else a,
+            _with_gaps(b) if of_b and len(a) >= least else b,
+        )
     head, a_step, b_step, y_step = _described(a.shape, a.strides, b.shape, b.strides, y.strides)
     factor = _ONE if is_sum else _ZERO
     status = onednn.sgemm(*head, address(a), a_step, address(b), b_step, factor, address(y), y_step)
