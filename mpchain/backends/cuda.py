@@ -45,14 +45,17 @@ class _MissingError(AttributeError, RuntimeError):
 
 
 class _Unavailable:
-    """Replaces the cupy module or one of its classes; any use raises an error that says what is
-    missing."""
+    """Replaces the cupy module; any access of a name raises an error that says what is missing."""
 
     def __init__(self, path: str = "cupy"):
         self._path = path
 
     def __getattr__(self, name):
         raise _MissingError(f"{self._path}.{name}: {_load()[2]}")
+
+
+class _MissingClass(_Unavailable):
+    """Replaces a class of CuPy, which cannot be instantiated either."""
 
     def __call__(self, *args, **options):
         raise _MissingError(f"{self._path}: {_load()[2]}")
@@ -101,8 +104,8 @@ _lazy = {
     "cupy": lambda cupy, usable: cupy or _Unavailable(),
     "ndarray": lambda cupy, usable: cupy.ndarray if cupy else _NoArray,
     "Device": lambda cupy, usable: cupy.cuda.Device if cupy else DummyDevice,
-    "Stream": lambda cupy, usable: cupy.cuda.Stream if cupy else _Unavailable("cupy.cuda.Stream"),
-    "Event": lambda cupy, usable: cupy.cuda.Event if cupy else _Unavailable("cupy.cuda.Event"),
+    "Stream": lambda cupy, usable: cupy.cuda.Stream if cupy else _MissingClass("cupy.cuda.Stream"),
+    "Event": lambda cupy, usable: cupy.cuda.Event if cupy else _MissingClass("cupy.cuda.Event"),
 }
 
 

@@ -72,8 +72,8 @@ def _is_reachable(name):
 def _needs_a_description(value, name):
     owner = name.rpartition(".")[0]
     own = (getattr(value, "__module__", None) or "").startswith("mpchain")
-    # This class is CuPy's, or a stand-in for it.
-    own = own and name != "mpchain.backends.cuda.ndarray"
+    # These classes are CuPy's, or stand-ins for them.
+    own = own and name not in {f"mpchain.backends.cuda.{c}" for c in ("ndarray", "Event", "Stream")}
     return own and inspect.ismodule(_value(owner)) and (inspect.isclass(value) or callable(value))
 
 
