@@ -5,8 +5,8 @@ p(a, x) its density. For a quantile x as a function of a, P(a, x) is constant, a
 
     dx/da = -(dP/da)(a, x) / p(a, x) =: r(a, x).
 
-r has no closed form. It is the integral of a positive, smooth function, which a fixed quadrature
-rule computes to 1e-12; the sign s is chosen to avoid cancellation:
+r has no closed form. It is the integral of a smooth function, which a fixed quadrature rule
+computes to 1e-12; the sign s is chosen to limit cancellation:
 
     r = x int_0^inf (s (log x - psi(a)) + v) exp(s a v - x (exp(s v) - 1)) dv,
     s = 1 if x > a + 1 else -1.

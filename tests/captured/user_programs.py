@@ -57,7 +57,7 @@ def trained(link, loss_of, optimizer=None):
     return step, lambda: [(p.array, p.grad) for _, p in sorted(link.namedparams())]
 
 
-# NumPy functions that bypass recorded arrays.
+# The programs below call NumPy functions that bypass recorded arrays.
 
 
 @program
@@ -293,7 +293,7 @@ def slice_by_a_label():
     return lambda x, t: x[: t[0] + 1].sum(axis=0), nothing
 
 
-# Results of steps.
+# The programs below return results of various types.
 
 Pair = collections.namedtuple("Pair", "loss y")
 

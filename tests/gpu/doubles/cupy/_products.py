@@ -10,9 +10,10 @@ OTHER_PRODUCTS = {"__imatmul__", "vdot", "inner", "tensordot", "einsum"}
 def launches_beside(operands, out):
     """Returns the names of the kernels that CuPy 14 launches in addition to the product.
 
-    Of two matrices it casts those of another dtype, and copies those without contiguous rows or
-    columns. Of stacks it copies all that are not contiguous, widens half precision, finds repeated
-    matrices by kernels, and copies a result that is in half precision or does not fit ``out``.
+    Of two matrices, CuPy casts those of another dtype, and copies those that are neither C- nor
+    F-contiguous. Of stacks, it copies those that are not C-contiguous or have another dtype than
+    the sums, which are float32 for half precision; it finds repeated matrices by kernels, and
+    copies a result that is in half precision or does not fit ``out``.
     """
     a, b = operands
     if not (a.size and b.size):
