@@ -39,6 +39,10 @@ def test_lines_that_displace_each_other_from_the_cache(turns, set_avx512, onednn
             is_slow = conflict and threads == 1 and not has_avx512
             assert (kernels.product.select(a, b).library == "onednn") == (not is_slow)
             y = memory.empty((n, n), "f")
+            function, arguments = onednn.prepared_product(a, b, y)
+            assert (function is kernels.product) == (conflict and not has_avx512)
+            function(*arguments)
+            np.testing.assert_allclose(y, right, 1e-5)
             for is_sum in (False, True):
                 onednn.multiply(a, b, y, is_sum)
                 np.testing.assert_allclose(y, right * (1 + is_sum), 1e-5)

@@ -345,6 +345,8 @@ def prepared_product(a: Array, b: Array, y: Array) -> tuple[Callable, tuple] | N
         return None
     if _rows(a) is None or _rows(b) is None or not _is_writable(y):
         return None
+    if any(_conflicts(a, b)):
+        return reference.product, (a, b, y)
     if _is_for_primitive(a, b):
         return prepared_matmul(a, b, y), ()
     head, a_step, b_step, y_step = _described(a.shape, a.strides, b.shape, b.strides, y.strides)
