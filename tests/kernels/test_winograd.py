@@ -14,7 +14,7 @@ from mpchain import kernels
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import channels_last, onednn_library, winograd
 from mpchain.kernels.cpu.compiler import load_numba
-from mpchain.kernels.cpu.winograd_tiles import F4_2, F4_3, Tiles, loop_of
+from mpchain.kernels.cpu.winograd_tiles import F4_2, F4_3, Tiles, filter_matrix, loop_of
 from mpchain.kernels.window import Window
 
 needs_libraries = pytest.mark.skipif(
@@ -60,14 +60,7 @@ def _as_array(matrix):
 def test_loops_multiply_by_the_matrices(tiles):
     q = tiles.size
     of_inputs, of_outputs = _as_array(tiles.of_inputs()), _as_array(tiles.of_outputs())
-    of_filters = _as_array(tiles.of_filters())
-    matrices = {
-        "inputs": of_inputs,
-        "gradients of outputs": of_outputs.T,
-        "filters": of_filters,
-        "flipped filters": of_filters[:, ::-1],
-    }
-    for name, matrix in matrices.items():
+    for name, matrix in (("inputs", of_inputs), ("gradients of outputs", of_outputs.T)):
         size = matrix.shape[1]
         x, y = _random(3, size, size, 5), np.empty((q, q, 3, 5), np.float32)
         loop_of(tiles, name)(0, 3, 0, x, y, 1, 1, 1, 0, 0, 0)
@@ -78,13 +71,22 @@ def test_loops_multiply_by_the_matrices(tiles):
     right = np.einsum("ai,nijc,bj->abnc", of_inputs, x, of_inputs)
     np.testing.assert_allclose(y[..., 5:10], right, rtol=1e-5, atol=1e-5)
     assert (y[..., :5] == 7).all() and (y[..., 10:] == 7).all()
-    for name, matrix in (("outputs", of_outputs), ("gradients of filters", of_filters.T)):
-        size = len(matrix)
-        tile, y = _random(q, q, 3, 5), np.empty((3, size, size, 5), np.float32)
-        bias = _random(5)
-        loop_of(tiles, name)(0, 3, 0, y, tile, bias, 1, 1, size, size, 1, 0, 0)
-        right = np.einsum("ia,abnc,jb->nijc", matrix, tile, matrix) + bias
-        np.testing.assert_allclose(y, right, rtol=1e-5, atol=1e-5, err_msg=name)
+    size = tiles.outputs
+    tile, y = _random(q, q, 3, 5), np.empty((3, size, size, 5), np.float32)
+    bias = _random(5)
+    loop_of(tiles, "outputs")(0, 3, 0, y, tile, bias, 1, 1, size, size, 1, 0, 0)
+    right = np.einsum("ia,abnc,jb->nijc", of_outputs, tile, of_outputs) + bias
+    np.testing.assert_allclose(y, right, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("tiles", [F4_3, F4_2], ids=["F(4, 3)", "F(4, 2)"])
+@pytest.mark.parametrize("is_flipped", [False, True])
+def test_one_matrix_transforms_filters(tiles, is_flipped):
+    G, taps = _as_array(tiles.of_filters()), _random(7, tiles.taps, tiles.taps)
+    result = filter_matrix(tiles, is_flipped) @ taps.reshape(7, -1).T
+    used = taps[:, ::-1, ::-1] if is_flipped else taps
+    right = np.einsum("ai,nij,bj->abn", G, used, G).reshape(-1, 7)
+    np.testing.assert_allclose(result, right, rtol=1e-5, atol=1e-6)
 
 
 def _window(size, k=3, stride=1, pad=1, dilate=1, groups=1):

@@ -15,12 +15,13 @@ import numpy as np
 
 from mpchain.configuration import config
 from mpchain.kernels import reference, thresholds
+from mpchain.kernels.cpu.blas import one_thread
 from mpchain.kernels.cpu.channels_last import as_last, empty, result_last
 from mpchain.kernels.cpu.compiler import why_not_compiled
 from mpchain.kernels.cpu.onednn_library import load, n_threads, why_absent
 from mpchain.kernels.cpu.onednn_matmul import matmul
 from mpchain.kernels.cpu.threads import in_parts
-from mpchain.kernels.cpu.winograd_tiles import F4_2, F4_3, Tiles, loop_of
+from mpchain.kernels.cpu.winograd_tiles import F4_2, F4_3, Tiles, filter_matrix, loop_of
 from mpchain.kernels.operation import SINGLE
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
@@ -127,37 +128,45 @@ def _last(x):
     return as_last(x).transpose(0, 2, 3, 1)
 
 
-def _filters_of(W, phase, stride):
-    """Returns a view of the taps of a phase as images (C, taps, taps, O)."""
-    first, second = phase
-    return W[:, :, first::stride, second::stride].transpose(1, 2, 3, 0)
+def _filters(W, geometry, phases, is_flipped=False):
+    """Returns the tiles (q * q, O, len(phases) * C) of the taps of phases of filters (O, C, k,
+    k)."""
+    taps, r, stride = W, geometry.tiles.taps, geometry.stride
+    if stride == 1:
+        taps = W.reshape(-1, r * r).T
+    else:
+        taps = np.zeros((r, r, len(W), len(phases), W.shape[1]), np.float32)
+        for i, (first, second) in enumerate(phases):
+            part = W[:, :, first::stride, second::stride].transpose(2, 3, 0, 1)
+            taps[: len(part), : part.shape[1], :, i] = part
+        taps = taps.reshape(r * r, -1)
+    U = np.empty((geometry.tiles.size**2, taps.shape[1]), np.float32)
+    _transform(filter_matrix(geometry.tiles, is_flipped), taps, U)
+    return U.reshape(len(U), len(W), -1)
 
 
-def _read_filters(name, tiles, images, U, first=0):
-    """Writes tiles of images to U (q, q, N, channels), from row ``first`` on."""
-    loop = loop_of(tiles, name)
+def _taps_of(sums, W, geometry):
+    """Writes filters W (O, C, k, k) whose tiles are sums (q * q, O, phases * C)."""
+    matrix, r, stride = filter_matrix(geometry.tiles).T, geometry.tiles.taps, geometry.stride
+    taps = np.empty((r * r, sums[0].size), np.float32)
+    _transform(matrix, sums.reshape(len(sums), -1), taps)
+    taps = taps.reshape(r, r, len(W), -1, W.shape[1]).transpose(3, 2, 4, 0, 1)
+    for part, (first, second) in zip(taps, geometry.phases):
+        view = W[:, :, first::stride, second::stride]
+        view[...] = part[:, :, : view.shape[2], : view.shape[3]]
 
-    def run(i, stop):
-        loop(i, stop, -first, images, U, 1, 1, 1, 0, 0, 0)
 
-    in_parts(run, len(images), U.size)
-
-
-def _write_filters(tiles, images, sums, first):
-    """Writes images from tiles (q, q, N, channels) that begin in row ``first``."""
-    loop = loop_of(tiles, "gradients of filters")
-
-    def run(i, stop):
-        loop(i, stop, -first, images, sums, _NONE, 1, 1, *images.shape[1:3], 1, 0, 0)
-
-    in_parts(run, len(images), sums.size)
+def _transform(matrix, x, y):
+    """Writes the product of a small matrix and a wide one to ``y``, on all threads."""
+    run = lambda begin, end: np.matmul(matrix, x[:, begin:end], out=y[:, begin:end])
+    with one_thread:
+        in_parts(run, x.shape[1], y.size)
 
 
 def _blocks(n_rows, n_columns, filters):
     """Returns the blocks of rows of tiles that are computed together. Each block reads all
     filters."""
-    q, _, n_read, n_written = filters.shape
-    n_elements = n_rows * n_columns * q * q * (n_read + n_written)
+    n_elements = n_rows * n_columns * len(filters) * sum(filters.shape[1:])
     step = -(
         -n_rows
         // max(1, round(n_elements / max(thresholds.tiles_at_once * n_threads(), filters.size)))
@@ -215,7 +224,7 @@ def _correlate(x, reads, U, y, size, step, start, tiles, bias=_NONE):
         x: the image that is read.
         reads: the distances and positions of the elements that are read; see
             :attr:`_Geometry.reads`.
-        U: filters (q, q, phases * channels of x, channels of y).
+        U: filters (q * q, phases * channels of x, channels of y).
         y: the image that is written.
         size: the numbers of elements that are written along both axes.
         step, start: the distance between the written elements in y, and the position of the first
@@ -227,8 +236,8 @@ def _correlate(x, reads, U, y, size, step, start, tiles, bias=_NONE):
     write = loop_of(tiles, "outputs")
     for begin, end in _blocks(len(x) * ny, nx, U):
         V = _read_inputs(tiles, (begin, end), x, reads, numbers)
-        products = _empty_tiles(tiles, V.shape[2], U.shape[3])
-        _multiply(_stack(V), _stack(U), _stack(products))
+        products = _empty_tiles(tiles, V.shape[2], U.shape[2])
+        _multiply(_stack(V), U, _stack(products))
 
         def run(i, stop, first=begin, products=products):
             rows = first + i, first + stop, first
@@ -242,14 +251,10 @@ def _output(x, W, window, b=None, *, out=None):
     """Returns y = x * W, plus ``b`` if it is given."""
     geometry = _known(window)
     y = result_last((len(x), len(W), *window.out_size), np.float32, out=out)
-    tiles, phases, channels = geometry.tiles, geometry.phases, x.shape[1]
-    U = _empty_tiles(tiles, len(phases) * channels, len(W))
-    for i, phase in enumerate(phases):
-        images = _filters_of(W, phase, geometry.stride)
-        _read_filters("filters", tiles, images, U, i * channels)
+    U = _filters(W, geometry, geometry.phases).swapaxes(1, 2)
     written = y.transpose(0, 2, 3, 1), window.out_size, 1, (0, 0)
     bias = _NONE if b is None else np.ascontiguousarray(b)
-    _correlate(_last(x), geometry.reads, U, *written, tiles, bias)
+    _correlate(_last(x), geometry.reads, U, *written, geometry.tiles, bias)
     return y
 
 
@@ -269,11 +274,9 @@ def _input(y, W, window, out=None):
     geometry = _known(window)
     stride, tiles = geometry.stride, geometry.tiles
     x = result_last((len(y), W.shape[1], *window.in_size), np.float32, out=out)
-    U = _empty_tiles(tiles, *W.shape[:2])
     y, written = _last(y), x.transpose(0, 2, 3, 1)
     for phase in geometry.phases:
-        images = _filters_of(W.swapaxes(0, 1), phase, stride)
-        _read_filters("flipped filters", tiles, images, U)
+        U = _filters(W, geometry, [phase], is_flipped=True)
         # Element stride * j + start of x is in the windows j - r + 1 to j of this phase.
         starts = geometry.starts(phase)
         least = [-(start // stride) for start in starts]
@@ -291,17 +294,16 @@ def _input(y, W, window, out=None):
 def _filter(x, y, window, out=None):
     """Returns the adjoint of W -> x * W."""
     geometry = _known(window)
-    tiles, phases = geometry.tiles, geometry.phases
+    tiles = geometry.tiles
     W = empty((y.shape[1], x.shape[1], *window.ksize), np.float32, out=out)
     x, y = _last(x), _last(y)
     numbers = ny, nx = _numbers_of_tiles(window.out_size, tiles)
-    sums = _empty_tiles(tiles, len(phases) * x.shape[3], y.shape[3])
+    n_read = len(geometry.phases) * x.shape[3]
+    sums = np.empty((tiles.size**2, y.shape[3], n_read), np.float32)
     for block in _blocks(len(x) * ny, nx, sums):
         V = _read_inputs(tiles, block, x, geometry.reads, numbers)
         Z = _empty_tiles(tiles, V.shape[2], y.shape[3])
         _read("gradients of outputs", tiles, block, y, Z, numbers, 1, (0, 0))
-        matmul(_stack(V).swapaxes(1, 2), _stack(Z), _stack(sums), is_sum=block[0] > 0)
-    for i, phase in enumerate(phases):
-        images = _filters_of(W, phase, geometry.stride)
-        _write_filters(tiles, images, sums, i * len(images))
+        matmul(_stack(Z).swapaxes(1, 2), _stack(V), sums, is_sum=block[0] > 0)
+    _taps_of(sums, W, geometry)
     return W

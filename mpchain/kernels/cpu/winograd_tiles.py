@@ -17,7 +17,10 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
+import numpy as np
+
 from mpchain.kernels.cpu.compiler import compile_written_loop
+from mpchain.typing import Array
 
 _Matrix = Sequence[Sequence[Fraction]]
 
@@ -94,14 +97,27 @@ def _transposed(matrix):
 
 
 @functools.cache
+def filter_matrix(tiles: Tiles, is_flipped: bool = False) -> Array:
+    """Returns the matrix (q * q, r * r) that computes the tile of a filter from its taps, which are
+    flipped along both axes if ``is_flipped`` is True.
+
+    Example:
+        >>> filter_matrix(F4_3).shape
+        (36, 9)
+    """
+    step = -1 if is_flipped else 1
+    G = np.array([[float(value) for value in row[::step]] for row in tiles.of_filters()])
+    return np.kron(G, G).astype(np.float32)
+
+
+@functools.cache
 def loop_of(tiles: Tiles, name: str) -> Callable:
-    """Returns the compiled loop of a transform.
+    """Returns the function of a transform, which calls a compiled loop.
 
     Args:
         tiles: the convolution.
-        name: ``"inputs"`` or ``"phases of inputs"``, ``"filters"`` or ``"flipped filters"``, and
-            ``"gradients of outputs"`` read images; ``"outputs"`` and ``"gradients of filters"``
-            write images.
+        name: ``"inputs"`` or ``"phases of inputs"`` and ``"gradients of outputs"`` read images;
+            ``"outputs"`` writes images.
 
     Returns:
         A function of numbers and arrays. An image has shape (N, height, width, C), its tiles have
@@ -115,32 +131,25 @@ def loop_of(tiles: Tiles, name: str) -> Callable:
         * write: image, tiles, a bias of C elements, or an empty bias; the numbers of tiles; the
           numbers of outputs along both axes; the step between neighbors in the image; where the
           first output goes, along both axes.
-    """
-    m = tiles.outputs
-    if name in ("inputs", "phases of inputs"):
-        text = _reading(tiles.of_inputs(), m, has_phases=name != "inputs")
-    elif name == "gradients of outputs":
-        text = _reading(_transposed(tiles.of_outputs()), m)
-    elif name == "filters":
-        text = _reading(tiles.of_filters(), tiles.taps)
-    elif name == "flipped filters":
-        text = _reading([row[::-1] for row in tiles.of_filters()], tiles.taps)
-    elif name == "outputs":
-        text = _writing(tiles.of_outputs())
-    else:
-        text = _writing(_transposed(tiles.of_filters()))
-    return compile_written_loop(f"Winograd's {name}", text, fastmath={"reassoc", "nsz", "contract"})
 
+    Example:
+        >>> import mpchain.kernels.cpu.compiler
+        >>> write = loop_of(F4_3, "outputs") if mpchain.kernels.cpu.compiler.load_numba() else None
+    """
+    if name == "outputs":
+        return _writing(tiles.of_outputs())
+    if name == "gradients of outputs":
+        return _reading(_transposed(tiles.of_outputs()), tiles.outputs)
+    return _reading(tiles.of_inputs(), tiles.outputs, has_phases=name == "phases of inputs")
+
+
+# Loops get their temporary arrays as arguments, because numba takes a second to compile functions
+# that make and reshape arrays.
 
 _READING = """
-def read(begin, end, first, x, tiles, ny, nx, step, top, left, channel):
+def read(begin, end, first, x, whole, rows, flat_rows, flat_down, columns, ny, nx, step, top, left,
+         channel):
     C = x.shape[3]
-    rows = np.zeros(({p}, {m}, nx + {more}, C), np.float32)  # column i is [:, i % m, i // m]
-    down = np.zeros(({q}, {m}, nx + {more}, C), np.float32)
-    flat_rows, flat_down = rows.reshape({p}, -1), down.reshape({q}, -1)
-    columns = down.reshape({q}, {m}, -1)
-    {shifted}
-    whole = tiles.reshape({q}, {q}, -1, nx * tiles.shape[3])
     for r in range(begin, end):
         n, row = r // ny, r - first
         for i in range({p}):
@@ -170,15 +179,14 @@ _OF_WHOLE_ROWS = """
 """
 _OF_PHASES = """
             for t in range(nx):
-                place = row * nx + t
+                place = t * (whole.shape[3] // nx) + channel
                 for c in range(C):
                     {sums}
 """
 
 
 def _reading(matrix, m, has_phases=False):
-    """Returns the text of a loop that applies a matrix (q, p) to tiles of p x p elements at
-    distances of m.
+    """Returns a function that applies a matrix (q, p) to tiles of p x p elements at distances of m.
 
     Without phases, the channels of all tiles of a row are contiguous, so that one long loop
     computes the row.
@@ -186,28 +194,33 @@ def _reading(matrix, m, has_phases=False):
     q, p = len(matrix), len(matrix[0])
     more = -(-p // m) - 1  # a tile reads columns of up to this many following tiles
     place = "t * C + c" if has_phases else "c"
-    columns = [f"from_{i // m}[k, {i % m}, {place}]" for i in range(p)]
-    result = "tiles[k, {}, place, channel + c]" if has_phases else "whole[k, {}, row, c]"
+    columns = [f"columns[k, {i % m}, {place} + {i // m} * C]" for i in range(p)]
+    result = "whole[k, {}, row, place + c]" if has_phases else "whole[k, {}, row, c]"
     sums = _lines(5 if has_phases else 4, _unrolled(matrix, columns, result))
-    shifted = [f"from_{i} = columns[:, :, {i} * C:({i} + nx) * C]" for i in range(more + 1)]
-    return _READING.format(
+    text = _READING.format(
         p=p,
         q=q,
         m=m,
-        more=more,
-        shifted=_lines(1, shifted),
         down=_lines(3, _unrolled(matrix, "flat_rows[{}, c]", "flat_down[{}, c]")),
         across=(_OF_PHASES if has_phases else _OF_WHOLE_ROWS).strip().format(sums=sums),
     )
+    loop = _compiled(text)
+
+    def read(begin, end, first, x, tiles, ny, nx, step, top, left, channel):
+        # Column i of the image is [:, i % m, i // m].
+        rows = np.zeros((p, m, nx + more, x.shape[3]), np.float32)
+        down = np.zeros((q, *rows.shape[1:]), np.float32)
+        arrays = rows, rows.reshape(p, -1), down.reshape(q, -1), down.reshape(q, m, -1)
+        whole = tiles.reshape(q, q, -1, nx * tiles.shape[3])
+        loop(begin, end, first, x, whole, *arrays, ny, nx, step, top, left, channel)
+
+    return read
 
 
 _WRITING = """
-def write(begin, end, first, y, tiles, bias, ny, nx, height, width, step, top, left):
+def write(begin, end, first, y, whole, bias, across, flat_across, rows, flat_rows, ny, nx, height,
+          width, step, top, left):
     C = y.shape[3]
-    across = np.empty(({q}, {m}, nx * C), np.float32)
-    rows = np.empty(({m}, {m}, nx, C), np.float32)  # column i is [:, i % m, i // m]
-    flat_across, flat_rows = across.reshape({q}, -1), rows.reshape({m}, -1)
-    whole = tiles.reshape({q}, {q}, -1, nx * C)
     for r in range(begin, end):
         n = r // ny
         for k in range({q}):
@@ -229,15 +242,29 @@ def write(begin, end, first, y, tiles, bias, ny, nx, height, width, step, top, l
 
 
 def _writing(matrix):
-    """Returns the text of a loop that applies a matrix (m, q) to q x q tiles and writes m x m
-    elements."""
+    """Returns a function that applies a matrix (m, q) to q x q tiles and writes m x m elements."""
     m, q = len(matrix), len(matrix[0])
-    return _WRITING.format(
+    text = _WRITING.format(
         q=q,
         m=m,
         across=_lines(4, _unrolled(matrix, "whole[k, {}, r - first, c]", "across[k, {}, c]")),
         rows=_lines(3, _unrolled(matrix, "flat_across[{}, c]", "flat_rows[{}, c]")),
     )
+    loop = _compiled(text)
+
+    def write(begin, end, first, y, tiles, bias, ny, nx, *places):
+        across = np.empty((q, m, nx * y.shape[3]), np.float32)
+        # Column i of the image is [:, i % m, i // m].
+        rows = np.empty((m, m, nx, y.shape[3]), np.float32)
+        arrays = across, across.reshape(q, -1), rows, rows.reshape(m, -1)
+        whole = tiles.reshape(q, q, -1, nx * y.shape[3])
+        loop(begin, end, first, y, whole, bias, *arrays, ny, nx, *places)
+
+    return write
+
+
+def _compiled(text):
+    return compile_written_loop("Winograd's tiles", text, fastmath={"reassoc", "nsz", "contract"})
 
 
 def _lines(depth, lines):
