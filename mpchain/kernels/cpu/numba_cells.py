@@ -2,8 +2,7 @@
 gates.
 
 Each function of a step receives the rows of one time step: gates (n, gates * N) in blocks, and
-states (n, N). The loops are short: each loop reads few arrays, so that numba can vectorize it. The
-loops call the exponential of :mod:`mpchain.kernels.cpu.special_loops`.
+states (n, N). The loops are short: each loop reads few arrays, so that numba can vectorize it. The loops call the exponential of :mod:`mpchain.kernels.cpu.special_loops`.
 """
 
 import functools
@@ -29,30 +28,30 @@ _LSTM = """
 def step(gates, x_, u, c, t, h, y, h_before, c_before):
     n, size = c.shape
     for row in range(n):
-        a, xs, ua, ts = gates[row, :size], x_[row, :size], u[row, :size], t[row]
+        a, xs, us, cs, ts, hs = gates[row], x_[row], u[row], c[row], t[row], h[row]
+        ys, hs_before, cs_before = y[row], h_before[row], c_before[row]
         for j in range(size):
-            x = xs[j] + ua[j]
+            x = xs[j] + us[j]
             TANH
             a[j] = y_
-        others, xs, us = gates[row, size:], x_[row, size:], u[row, size:]
+        others, x_others, u_others = a[size:], xs[size:], us[size:]
         for j in range(3 * size):
-            x = xs[j] + us[j]
+            x = x_others[j] + u_others[j]
             LOGISTIC
             others[j] = y_
-        i, f, o = others[:size], others[size : 2 * size], others[2 * size :]
-        cs, hs, ys, hs_before, cs_before = c[row], h[row], y[row], h_before[row], c_before[row]
         for j in range(size):
             hs_before[j] = hs[j]
         for j in range(size):
             cs_before[j] = cs[j]
+        f = others[size:]
         for j in range(size):
-            cs[j] = cs[j] * f[j] + a[j] * i[j]
+            cs[j] = cs[j] * f[j] + a[j] * others[j]
         for j in range(size):
             x = cs[j]
             TANH
             ts[j] = y_
         for j in range(size):
-            hs[j] = o[j] * ts[j]
+            hs[j] = others[j + 2 * size] * ts[j]
         for j in range(size):
             ys[j] = hs[j]
 """
@@ -60,27 +59,26 @@ def step(gates, x_, u, c, t, h, y, h_before, c_before):
 _LSTM_BACKWARD = """
 def step(gates, t, c_before, g, gh, gc, ggates):
     n, size = t.shape
-    second, third = 2 * size, 3 * size
     for row in range(n):
-        a, i = gates[row, :size], gates[row, size:second]
-        f, o = gates[row, second:third], gates[row, third:]
-        ga, gi = ggates[row, :size], ggates[row, size:second]
-        gf, go = ggates[row, second:third], ggates[row, third:]
-        ts, cs, gs, ghs, gcs = t[row], c_before[row], g[row], gh[row], gc[row]
         for j in range(size):
-            ghs[j] += gs[j]
+            gh[row, j] += g[row, j]
         for j in range(size):
-            gcs[j] += ghs[j] * o[j] * (ONE - ts[j] * ts[j])
+            o, y = gates[row, j + 3 * size], t[row, j]
+            gc[row, j] += gh[row, j] * o * (ONE - y * y)
         for j in range(size):
-            ga[j] = gcs[j] * i[j] * (ONE - a[j] * a[j])
+            a = gates[row, j]
+            ggates[row, j] = gc[row, j] * gates[row, j + size] * (ONE - a * a)
         for j in range(size):
-            gi[j] = gcs[j] * a[j] * (i[j] * (ONE - i[j]))
+            i = gates[row, j + size]
+            ggates[row, j + size] = gc[row, j] * gates[row, j] * (i * (ONE - i))
         for j in range(size):
-            gf[j] = gcs[j] * cs[j] * (f[j] * (ONE - f[j]))
+            f = gates[row, j + 2 * size]
+            ggates[row, j + 2 * size] = gc[row, j] * c_before[row, j] * (f * (ONE - f))
         for j in range(size):
-            go[j] = ghs[j] * ts[j] * (o[j] * (ONE - o[j]))
+            o = gates[row, j + 3 * size]
+            ggates[row, j + 3 * size] = gh[row, j] * t[row, j] * (o * (ONE - o))
         for j in range(size):
-            gcs[j] *= f[j]
+            gc[row, j] *= gates[row, j + 2 * size]
 """
 
 _GRU = """
