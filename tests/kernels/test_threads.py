@@ -140,11 +140,36 @@ for _ in range(2):
 print((totals[0] == 104).all(), list(ways.values()))
 """
 
+# The first of two processes with one cache compiles one loop, and the second the other loop.
+_OF_CACHE = """
+import sys
+import numpy as np
+from mpchain.kernels import thresholds
+from mpchain.kernels.cpu.compiler import compile_written_loop
+from mpchain.kernels.cpu.numba_threads import run_elements, ways
 
-def outputs(program, n_threads):
+thresholds.threads = 0
+def loop_of(formula):
+    text = f"def run(a, x, y):\\n    for i in range(x.size):\\n        y[i] = {formula}"
+    return compile_written_loop("a loop", text)
+
+first, second = loop_of("x[i] + a"), loop_of("x[i] * 7")
+x, y = np.arange(4.0), np.zeros(4)
+if "second" in sys.argv:
+    second(1.0, x, y)
+first(1.0, x, y)
+for loop in (first, second):
+    run_elements(loop, 4, 1.0, x, y)
+    print(*y)
+assert len(ways) == 2 and None not in ways.values()
+"""
+
+
+def outputs(program, n_threads, *words, **variables):
     environment = {**os.environ, "OMP_NUM_THREADS": str(n_threads), "OPENBLAS_NUM_THREADS": "1"}
+    environment |= variables
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program, *words],
         env=environment,
         capture_output=True,
         text=True,
@@ -178,3 +203,11 @@ def test_loops_get_all_kinds_of_arguments_on_threads():
     status, refused = outputs(_LOOPS, 3)
     assert status == "0"
     assert refused == "True [None]"
+
+
+@needs_numba
+def test_threads_run_the_loop_that_was_asked_for(tmp_path):
+    for word in ("first", "second"):
+        added, multiplied = outputs(_OF_CACHE, 2, word, NUMBA_CACHE_DIR=str(tmp_path))
+        assert added == "1.0 2.0 3.0 4.0"
+        assert multiplied == "0.0 7.0 14.0 21.0"

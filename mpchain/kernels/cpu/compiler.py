@@ -148,13 +148,19 @@ def kept(name: str, text: str, known: dict[str, Any] | None = None, options: str
         >>> kept("example", "def one():\\n    return 1")() if load_numba() else 1
         1
     """
-    path = _path_of(text.strip(), options)
-    return compile_text(name, text, {"np": np, **(known or {})}, path)
+    digest = hashlib.sha256((text.strip() + options).encode()).hexdigest()[:24]
+    path = _path_of(text.strip(), f"loop_{digest}.txt")
+    function = compile_text(name, text, {"np": np, **(known or {})}, path)
+    # numba names machine code by this name and the number of functions that the process has
+    # compiled. Code of the same name from the cache would replace that of another text, which
+    # threads look up by name.
+    function.__qualname__ = f"{function.__name__}_{digest}"
+    return function
 
 
-def _path_of(text, options):
-    """Returns the path of a file that holds the text; None if no file can be written."""
-    name = f"loop_{hashlib.sha256((text + options).encode()).hexdigest()[:24]}.txt"
+def _path_of(text, name):
+    """Returns the path of a file of a given name that holds the text; None if no file can be
+    written."""
     folders = [pathlib.Path(__file__).parent / "__pycache__", "~/.cache/mpchain"]
     # the environment variable NUMBA_CACHE_DIR sets this folder
     if chosen := load_numba().config.CACHE_DIR:
