@@ -65,18 +65,19 @@ OPERATORS: dict[Callable, Operator] = {
     np.arctan2: Operator("atan2({}, {})"),
     np.fmod: Operator("fmod({}, {})"),
     np.absolute: Operator("fabs({})", numba="np.absolute({})"),
-    np.arccos: Operator("acos({})"),
-    np.arcsin: Operator("asin({})"),
-    np.arctan: Operator("atan({})"),
-    np.arctanh: Operator("atanh({})"),
+    np.arccos: Operator("acos({})", special="arccos({})"),
+    np.arcsin: Operator("asin({})", special="arcsin({})"),
+    np.arctan: Operator("atan({})", special="arctan({})"),
+    np.arctanh: Operator("atanh({})", special="arctanh({})"),
     np.sqrt: Operator("sqrt({})", numba="np.sqrt({})"),
     **{
         getattr(np, name): Operator(name + "({})")
-        for name in ("ceil cos cosh floor log log10 log2 sin sinh tan tanh trunc").split()
+        for name in ("ceil", "floor", "log10", "log2", "trunc")
     },
-    np.exp: Operator("exp({})", special="exp({})"),
-    np.expm1: Operator("expm1({})", special="expm1({})"),
-    np.log1p: Operator("log1p({})", special="log1p({})"),
+    **{
+        getattr(np, name): Operator(name + "({})", special=name + "({})")
+        for name in "cos cosh exp expm1 log log1p sin sinh tan tanh".split()
+    },
     np.where: Operator("{} ? {} : {}", numba="{1} if {0} else {2}", kind="choice"),
     np.greater: _alike("{} > {}", "comparison"),
     np.greater_equal: _alike("{} >= {}", "comparison"),

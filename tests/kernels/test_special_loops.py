@@ -287,3 +287,92 @@ def test_the_cache_depends_on_the_polynomials(monkeypatch):
     changed = special_loops._SINGLE_COEFFICIENTS | {"exp": "0.5 1.0 1.0"}
     monkeypatch.setattr(special_loops, "_SINGLE_COEFFICIENTS", changed)
     assert special_loops.fingerprint(np.dtype(np.float32)) != before
+
+
+def _everywhere(far, near=1.0):
+    small = np.logspace(-8, 0, 80) * near
+    return [_RANDOM.uniform(-far, far, 300), _RANDOM.uniform(-near, near, 300), small, -small]
+
+
+_TO_ONE = [0.999 * _RANDOM.uniform(-1, 1, 400), np.logspace(-8, -0.01, 60), 1 - np.logspace(-6, -1)]
+_POSITIVE = [np.logspace(-37, 37, 200), _RANDOM.uniform(0.5, 2, 400)]
+# NumPy's functions that its code for some processors does not vectorize, with mpmath's functions
+# and arguments in single precision.
+OF_NUMPY = {
+    "arccos": (mpmath.acos, _TO_ONE),
+    "arcsin": (mpmath.asin, _TO_ONE),
+    "arctan": (mpmath.atan, _everywhere(100)),
+    "arctanh": (mpmath.atanh, _TO_ONE),
+    "cos": (mpmath.cos, _everywhere(1e6, 7)),
+    "cosh": (mpmath.cosh, _everywhere(89)),
+    "exp": (mpmath.exp, _everywhere(87)),
+    "expm1": (mpmath.expm1, _everywhere(88)),
+    "log": (mpmath.log, _POSITIVE),
+    "log1p": (mpmath.log1p, [*_POSITIVE, *_TO_ONE]),
+    "sin": (mpmath.sin, _everywhere(1e6, 7)),
+    "sinh": (mpmath.sinh, _everywhere(89)),
+    "tan": (mpmath.tan, _everywhere(1e6, 7)),
+    "tanh": (mpmath.tanh, _everywhere(10)),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", OF_NUMPY)
+def test_functions_of_numpy_are_exact_to_three_units(name, dtype):
+    function, points = OF_NUMPY[name]
+    loop, x = loops.loop_of_special(name), np.concatenate(points).astype(dtype)
+    with mpmath.workdps(40):
+        exact = [function(mpmath.mpf(float(v))) for v in x]
+    errors = units(loop.compute(x, out=np.full_like(x, np.nan)), exact, dtype)
+    assert max(errors) <= 3, x[np.argmax(errors)]
+    assert np.mean(errors) < 0.8
+
+
+@pytest.fixture
+def loop_of_numpy(monkeypatch):
+    """Returns a function that returns the loop of a NumPy function, as on a processor for which
+    NumPy has no vectorized code."""
+    monkeypatch.setattr(special_loops, "slow_in_numpy", lambda: set(OF_NUMPY))
+    return lambda name: loops.loop_of(lambda x: getattr(np, name)(x), ["x"], 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", OF_NUMPY)
+def test_extremes_are_those_of_numpy(name, dtype, loop_of_numpy):
+    edges = [1.0, -1.0, 2.0, -2.0, 88.9, -88.9, 89.5, 710.3, 711.0, -745.0, 1e6, 2e6, 1e30]
+    x = np.array([*EXTREMES, *edges], dtype)
+    loop = loop_of_numpy(name)
+    with np.errstate(all="ignore"):
+        expected = getattr(np, name)(x)
+        for i in range(len(x)):  # a value that is not finite lets NumPy compute the whole array
+            found = loop.compute(x[i : i + 1])
+            np.testing.assert_allclose(found, expected[i : i + 1], 1e-6, 1e-44, err_msg=str(x[i]))
+            if not np.isnan(expected[i]):
+                assert np.signbit(found[0]) == np.signbit(expected[i]), x[i]
+
+
+@pytest.mark.parametrize("name, value", [("log", -1), ("exp", 100), ("arcsin", 2), ("tan", np.inf)])
+def test_values_that_are_not_finite_are_numpys_with_its_warnings(name, value, loop_of_numpy):
+    x = np.ones(thresholds.loop, np.float32)
+    x[5] = value
+    loop = loop_of_numpy(name)
+    with np.errstate(all="ignore"):
+        expected = getattr(np, name)(x)
+    for _ in range(2):  # the second call takes the way that is remembered
+        with pytest.warns(RuntimeWarning, match="invalid value|overflow"):
+            y = loop(x)
+        np.testing.assert_array_equal(y, expected)
+
+
+def test_numpy_reduces_angles_that_are_too_large(loop_of_numpy):
+    x = np.full(thresholds.loop, 1e30, np.float32)
+    np.testing.assert_array_equal(loop_of_numpy("sin")(x), np.sin(x))
+
+
+def test_numpy_computes_small_arrays(loop_of_numpy):
+    assert loop_of_numpy("sinh")(np.ones(thresholds.loop - 1)) is None
+
+
+def test_a_loop_replaces_only_functions_that_are_slow():
+    loop = loops.loop_of(lambda x: np.sinh(x), ["x"], 1)
+    assert (loop is not None) == ("sinh" in special_loops.slow_in_numpy())

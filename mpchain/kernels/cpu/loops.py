@@ -7,9 +7,11 @@ compilation. The loop's values equal NumPy's values, except that the sign of a z
 because NumPy's maximum of two zeros depends on the processor.
 
 A formula with a special function, such as the error function, or with an exponential among other
-operations, is compiled at its first call for an array that is not small. Because the loop's values
-differ from the values of SciPy and NumPy in the last digits, only the size of the array decides
-which values a program gets.
+operations, is compiled at its first call for an array that is not small. So is a formula with a
+function that NumPy does not vectorize on this processor, such as sinh without AVX-512; if some of
+its values are not finite, NumPy computes it again and warns where it does so. Because the loop's
+values differ from the values of SciPy and NumPy in the last digits, only the size of the array
+decides which values a program gets.
 """
 
 import functools
@@ -146,6 +148,8 @@ class Loop:
             division by zero.
         divides: whether the second array is a divisor, which must not contain zeros for the same
             reason.
+        formula: the formula itself, if NumPy should compute it where a value is not finite; else
+            None.
 
     Attributes:
         name: the name of the formula.
@@ -169,12 +173,13 @@ class Loop:
         is_single: bool = False,
         divisors: Sequence[int] = (),
         divides: bool = False,
+        formula: Callable | None = None,
     ):
         self.name, self.n_elements = name, {}
         self._text, self._numbers, self._n_arrays = text, numbers, len(text.arrays)
         self._has_constants = len(names) > self._n_arrays
         self._is_special, self._is_slow, self.is_single = is_special, is_slow, is_single
-        self._divisors, self._divides = divisors, divides
+        self._divisors, self._divides, self._formula = divisors, divides, formula
         self._plans: dict = {}
         self._quick: dict = {}  # maps layouts to functions that skip the checks
         self._of_constants: dict = {}
@@ -241,7 +246,7 @@ class Loop:
             y = empty(shape, dtype)
             flat = [take(x) for take, x in zip(takes, arguments)]
             run(*before, own, *after, y.reshape(-1), *flat)
-            return y
+            return self._checked(y, arguments)
 
         def compute_whole(arguments):
             own = numbers
@@ -251,7 +256,7 @@ class Loop:
                     return None
             y = empty(shape, dtype)
             run(own, y.reshape(-1), arguments[0].reshape(-1))
-            return y
+            return self._checked(y, arguments)
 
         def compute_quotient(arguments):
             is_safe = _divides_without_warning(arguments[1], shape)
@@ -320,6 +325,12 @@ class Loop:
             run_elements(run, self._weight(y.size), numbers, *flat)
         else:
             run_rows(run, n_rows, self._weight(y.size), numbers, sizes, *flat)
+        return self._checked(y, arguments)
+
+    def _checked(self, y, arguments):
+        """Returns the result; lets NumPy compute it if some values are not finite."""
+        if self._formula is not None and not np.isfinite(y).all():
+            y[...] = self._formula(*arguments)
         return y
 
     def _is_shared(self, size):
@@ -483,7 +494,7 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
         n_arrays: the number of parameters that are arrays.
 
     Example:
-        >>> loop_of(lambda x: np.exp(x) + 1, ["x"], 1)  # NumPy's exponential is faster
+        >>> loop_of(lambda x: np.sqrt(x), ["x"], 1)  # NumPy's square root is as fast
     """
     arrays = names[:n_arrays]
     result = trace_operation(formula, names, n_arrays, prefix="x_")
@@ -494,7 +505,8 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
     special = {_special(step) for step in of_arrays}
     is_slow = not special.isdisjoint(special_loops.SLOW)
     worth_it = special_loops.QUICK | (_EXPONENTIALS if len(of_arrays) >= _AMONG else set())
-    is_special = is_slow or not special.isdisjoint(worth_it)
+    is_worth_it = is_slow or not special.isdisjoint(worth_it)
+    is_special = is_worth_it or not special.isdisjoint(special_loops.slow_in_numpy())
     is_faster = is_special or len(of_arrays) > 1 or of_arrays[0].function in _FASTER_IN_A_LOOP
     is_quotient = (
         result.function is np.divide
@@ -531,6 +543,7 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
         not is_faster,
         [list(numbers).index(number_in_python(x)) for x in divisors if _is_number(x)],
         is_quotient,
+        formula if is_special and not is_worth_it else None,
     )
 
 

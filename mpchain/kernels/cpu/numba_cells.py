@@ -2,7 +2,8 @@
 gates.
 
 Each function of a step receives the rows of one time step: gates (n, gates * N) in blocks, and
-states (n, N). The loops are short: each loop reads few arrays, so that numba can vectorize it. The loops call the exponential of :mod:`mpchain.kernels.cpu.special_loops`.
+states (n, N). The loops are short: each loop reads few arrays, so that numba can vectorize it. The
+loops call functions of :mod:`mpchain.kernels.cpu.special_loops`.
 """
 
 import functools
@@ -14,16 +15,6 @@ from mpchain.kernels.cpu import special_loops
 from mpchain.kernels.cpu.compiler import compile_written_loop, load_numba
 from mpchain.typing import Array
 
-# The hyperbolic tangent of |x| is -e / (e + 2) with e = exp(-2 |x|) - 1, a formula that is accurate
-# near zero too.
-_LINES = {
-    "tanh": """
-e = expm1(np.absolute(x) * MINUS_TWO)
-positive = -e / (e - MINUS_TWO)
-y = -positive if x < ZERO else positive""",
-    "logistic": "y = logistic(x)",
-}
-
 _LSTM = """
 def step(gates, x_, u, c, t, h, y, h_before, c_before):
     n, size = c.shape
@@ -32,13 +23,11 @@ def step(gates, x_, u, c, t, h, y, h_before, c_before):
         ys, hs_before, cs_before = y[row], h_before[row], c_before[row]
         for j in range(size):
             x = xs[j] + us[j]
-            TANH
-            a[j] = y_
+            a[j] = tanh(x)
         others, x_others, u_others = a[size:], xs[size:], us[size:]
         for j in range(3 * size):
             x = x_others[j] + u_others[j]
-            LOGISTIC
-            others[j] = y_
+            others[j] = logistic(x)
         for j in range(size):
             hs_before[j] = hs[j]
         for j in range(size):
@@ -47,9 +36,7 @@ def step(gates, x_, u, c, t, h, y, h_before, c_before):
         for j in range(size):
             cs[j] = cs[j] * f[j] + a[j] * others[j]
         for j in range(size):
-            x = cs[j]
-            TANH
-            ts[j] = y_
+            ts[j] = tanh(cs[j])
         for j in range(size):
             hs[j] = others[j + 2 * size] * ts[j]
         for j in range(size):
@@ -90,16 +77,14 @@ def step(gates, x_, u, b, u_n, h, y):
         first, xs, us = gates[row, :both], x_[row, :both], u[row, :both]
         for j in range(both):
             x = xs[j] + (us[j] + b_both[j])
-            LOGISTIC
-            first[j] = y_
+            first[j] = logistic(x)
         r, z, new = gates[row, :size], gates[row, size:both], gates[row, both:]
         xn, un, uns, hs, ys = x_[row, both:], u[row, both:], u_n[row], h[row], y[row]
         for j in range(size):
             uns[j] = un[j] + bn[j]
         for j in range(size):
             x = xn[j] + r[j] * uns[j]
-            TANH
-            new[j] = y_
+            new[j] = tanh(x)
         for j in range(size):
             hs[j] = new[j] + z[j] * (hs[j] - new[j])
         for j in range(size):
@@ -169,11 +154,7 @@ _TEXTS = {
 @functools.cache
 def _compiled(name, dtype):
     text = _TEXTS[name].strip()
-    for word, lines in _LINES.items():
-        text = text.replace(
-            word.upper(), lines.strip().replace("y =", "y_ =").replace("\n", "\n            ")
-        )
-    for word, number in {"MINUS_TWO": -2.0, "ZERO": 0.0, "ONE": 1.0, "NEVER": -1e30}.items():
+    for word, number in {"ONE": 1.0, "NEVER": -1e30}.items():
         text = text.replace(word, f"np.{dtype.name}({number})")
     head, _, rest = text.partition("\n")
     text = f"{head}\n    # {special_loops.fingerprint(dtype)}\n{rest}\n"
