@@ -214,15 +214,22 @@ def run(begin, end, x, y):
         second = INT({second} ^ INT(INT({second} >> SIGN) & REST)).view(np.FLOAT)
         y[row] = second if second != second else first
 """
+# Two rows are compared at a time. With one row, LLVM would store only the elements that change,
+# one by one.
 _EXTREMUM_OF_COLUMNS = """
 def run(begin, end, x, y):
     for matrix in range(begin, end):
-        for i in range(x.shape[2]):
-            y[matrix, i] = x[matrix, 0, i]
-        for row in range(1, x.shape[1]):
-            for i in range(x.shape[2]):
-                a, b = x[matrix, row, i], y[matrix, i]
-                y[matrix, i] = a if (a {better} b) | (a != a) else b
+        rows, best = x[matrix], y[matrix]
+        for i in range(best.size):
+            best[i] = rows[0, i]
+        row = 1
+        while row < rows.shape[0]:
+            first, second = rows[row], rows[min(row + 1, rows.shape[0] - 1)]
+            for i in range(best.size):
+                a, b, c = first[i], second[i], best[i]
+                c = a if (a {better} c) | (a != a) else c
+                best[i] = b if (b {better} c) | (b != b) else c
+            row += 2
 """
 _TEXTS |= {
     "greatest": _EXTREMUM.format(first="most", second="least"),

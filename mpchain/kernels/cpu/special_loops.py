@@ -27,7 +27,7 @@ from mpchain.formulas.text import compile_text
 SLOW = {"erf", "erfc", "ndtr", "slope_of_gelu"}
 """The names of functions that NumPy lacks and that SciPy computes one element at a time."""
 
-_SLOW_IN_NUMPY = set("arccos arcsin arctan arctanh cosh expm1 log1p sinh tan".split())
+_SLOW_IN_NUMPY: set[str] = set("arccos arcsin arctan arctanh cosh expm1 log1p sinh tan".split())
 _SLOW_IN_NUMPY |= set("cos exp log sin tanh".split())
 
 QUICK = {"logistic"}
