@@ -42,27 +42,31 @@ def run(begin, end, x, scale, y):
         total = 0.0
         {lines}
 """
+# Sums are in double precision. They have loops of their own, because LLVM would compute all of a
+# loop with the few lanes of its widest numbers.
 _TIMES = """
         for i in range(n):
-            e = exp(x[row, i] * scale - most)
-            y[row, i] = e
-            total += e
+            y[row, i] = exp(x[row, i] * scale - most)
+        for i in range(n):
+            total += y[row, i]
         inverse = np.FLOAT(1 / total)
         for i in range(n):
             y[row, i] *= inverse
 """
 _MINUS = """
         for i in range(n):
-            total += exp(x[row, i] - most)
+            y[row, i] = exp(x[row, i] - most)
+        for i in range(n):
+            total += y[row, i]
         logarithm = np.FLOAT(math.log(total))
         for i in range(n):
             y[row, i] = subtract_both(x[row, i], most, logarithm)
 """
 _NOTED = """
         for i in range(n):
-            e = exp(x[row, i] * scale - most)
-            y[row, i] = e
-            total += e
+            y[row, i] = exp(x[row, i] * scale - most)
+        for i in range(n):
+            total += y[row, i]
         totals[row], largest[row] = total, most
 """
 _LOG_SOFTMAX_GRADIENT = """
