@@ -316,24 +316,24 @@ OF_NUMPY = {
 }
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", OF_NUMPY)
-def test_functions_of_numpy_are_exact_to_three_units(name, dtype):
-    function, points = OF_NUMPY[name]
-    loop, x = loops.loop_of_special(name), np.concatenate(points).astype(dtype)
-    with mpmath.workdps(40):
-        exact = [function(mpmath.mpf(float(v))) for v in x]
-    errors = units(loop.compute(x, out=np.full_like(x, np.nan)), exact, dtype)
-    assert max(errors) <= 3, x[np.argmax(errors)]
-    assert np.mean(errors) < 0.8
-
-
 @pytest.fixture
 def loop_of_numpy(monkeypatch):
     """Returns a function that returns the loop of a NumPy function, as on a processor for which
     NumPy has no vectorized code."""
     monkeypatch.setattr(special_loops, "slow_in_numpy", lambda: set(OF_NUMPY))
     return lambda name: loops.loop_of(lambda x: getattr(np, name)(x), ["x"], 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", OF_NUMPY)
+def test_functions_of_numpy_are_exact_to_three_units(name, dtype, loop_of_numpy):
+    function, points = OF_NUMPY[name]
+    loop, x = loop_of_numpy(name), np.concatenate(points).astype(dtype)
+    with mpmath.workdps(40):
+        exact = [function(mpmath.mpf(float(v))) for v in x]
+    errors = units(loop.compute(x, out=np.full_like(x, np.nan)), exact, dtype)
+    assert max(errors) <= 3, x[np.argmax(errors)]
+    assert np.mean(errors) < 0.8
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -373,6 +373,10 @@ def test_numpy_computes_small_arrays(loop_of_numpy):
     assert loop_of_numpy("sinh")(np.ones(thresholds.loop - 1)) is None
 
 
-def test_a_loop_replaces_only_functions_that_are_slow():
-    loop = loops.loop_of(lambda x: np.sinh(x), ["x"], 1)
-    assert (loop is not None) == ("sinh" in special_loops.slow_in_numpy())
+@pytest.mark.parametrize(
+    "formula",
+    [lambda x: np.sinh(x), lambda x: np.exp(x) + 1, lambda x: np.expm1(x * 2) + 1],
+)
+def test_a_loop_replaces_only_functions_that_are_slow(formula):
+    loop = loops.loop_of(formula, ["x"], 1)
+    assert (loop is not None) == ("exp" in special_loops.slow_in_numpy())
