@@ -369,6 +369,14 @@ def test_numpy_reduces_angles_that_are_too_large(loop_of_numpy):
     np.testing.assert_array_equal(loop_of_numpy("sin")(x), np.sin(x))
 
 
+def test_large_angles_among_exponentials_and_comparisons():
+    x = np.full(9, 2e6)
+    formula = lambda x: np.exp(-x * 1e-7) * np.sin(x) + 1
+    np.testing.assert_array_equal(loops.loop_of(formula, ["x"], 1).compute(x), formula(x))
+    hidden = lambda x: np.where(np.sin(x) > 0, np.exp(-x), x) * 2
+    assert loops.loop_of(hidden, ["x"], 1) is None
+
+
 def test_numpy_computes_small_arrays(loop_of_numpy):
     assert loop_of_numpy("sinh")(np.ones(thresholds.loop - 1)) is None
 

@@ -507,6 +507,9 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
     worth_it = special_loops.QUICK | (_EXPONENTIALS if len(of_arrays) >= _AMONG else set())
     is_worth_it = is_slow or not special.isdisjoint(worth_it)
     is_special = is_worth_it or not special.isdisjoint(special_loops.slow_in_numpy())
+    has_angles = not special.isdisjoint(special_loops.ANGLES)
+    if has_angles and any(OPERATORS[step.function].kind != "number" for step in of_arrays):
+        return None  # a comparison would hide NaN, which lets NumPy compute large angles
     is_faster = is_special or len(of_arrays) > 1 or of_arrays[0].function in _FASTER_IN_A_LOOP
     is_quotient = (
         result.function is np.divide
@@ -543,7 +546,7 @@ def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | No
         not is_faster,
         [list(numbers).index(number_in_python(x)) for x in divisors if _is_number(x)],
         is_quotient,
-        formula if is_special and not is_worth_it else None,
+        formula if is_special and (has_angles or not is_worth_it) else None,
     )
 
 

@@ -30,6 +30,9 @@ _OF_NUMPY: set[str] = set(
     "arccos arcsin arctan arctanh cos cosh exp expm1 log log1p sin sinh tan tanh".split()
 )
 
+ANGLES = {"cos", "sin", "tan"}
+"""The names of functions that return NaN for angles that are too large to be reduced here."""
+
 QUICK = {"logistic"}
 """The names of functions for which NumPy needs several passes."""
 
