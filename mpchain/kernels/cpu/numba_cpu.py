@@ -69,7 +69,7 @@ def _normalize_last(x, y, eps, gamma, beta, mean, inverse_std, var):
     total, squares = _sums_of_columns(_moments, x, pivot)
     mean[:] = pivot + total / n
     var[:] = np.maximum(squares / n - (total / n) ** 2, 0)
-    inverse_std[:] = (var + eps) ** -0.5
+    inverse_std[:] = 1 / np.sqrt(var + eps)
     numbers = mean, inverse_std * gamma, beta
     in_parts_of(_normalize_rows, n, x.size // thresholds.light_loop, x, y, *numbers)
 
@@ -273,7 +273,7 @@ def _normalize(begin, end, x, y, eps, gamma, beta, mean, inverse_std, var):
                 deviation = x[n, c, i] - center
                 total += deviation * deviation
         var[c] = total / (n_samples * size)
-        inverse_std[c] = (var[c] + eps) ** -0.5
+        inverse_std[c] = 1 / math.sqrt(var[c] + eps)
         scale, shift = inverse_std[c] * gamma[c], beta[c]
         for n in range(n_samples):
             for i in range(size):

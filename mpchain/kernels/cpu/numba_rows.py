@@ -105,7 +105,7 @@ def _normalize_layers(begin, end, x, y, eps, gamma, beta, mean, inverse_std):
         for i in range(n):
             deviation = x[row, i] - middle
             total += deviation * deviation
-        inverse_std[row] = (total / n + eps) ** -0.5
+        inverse_std[row] = 1 / math.sqrt(total / n + eps)
         center, scale = mean[row], inverse_std[row]
         for i in range(n):
             y[row, i] = (x[row, i] - center) * scale * gamma[i] + beta[i]
@@ -126,7 +126,7 @@ def _normalize_groups(begin, end, x, y, eps, gamma, beta, mean, inverse_std):
             for i in range(size):
                 deviation = x[row, c, i] - middle
                 total += deviation * deviation
-        inverse_std[row] = (total / n + eps) ** -0.5
+        inverse_std[row] = 1 / math.sqrt(total / n + eps)
         center, inverse = mean[row], inverse_std[row]
         for c in range(channels):
             scale, shift = inverse * gamma[group, c], beta[group, c]
