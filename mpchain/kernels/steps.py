@@ -26,14 +26,14 @@ from mpchain.formulas.symbol import Symbol, UntraceableError, in_order, trace_st
 from mpchain.formulas.text import compile_text
 from mpchain.formulas.writer import Numba, Python, number_in_python
 from mpchain.kernels import thresholds
-from mpchain.kernels.cpu.compiler import compile_written_loop, load_numba
+from mpchain.kernels.cpu.compiler import Switch, compile_written_loop, load_numba
 from mpchain.kernels.cpu.numba_threads import run_elements
 from mpchain.observers import current
 from mpchain.typing import Array
 
 _on_gpu = annexes.find("gpu_kernels", "kernels.gpu.cuda_steps")
 
-_elements_seen = {}
+_switches = {}  # this maps steps to what decides when a compiled loop takes them
 
 
 def take_step(
@@ -248,11 +248,16 @@ def _step_fused(step, written, grad, scalars):
     dtype = grad.dtype
     if dtype not in (np.float32, np.float64) or any(array.dtype != dtype for array in written):
         return False
-    _elements_seen[step] = seen = _elements_seen.get(step, 0) + grad.size
-    if seen <= thresholds.compiled_step or load_numba() is None:
-        return False
+    switch = _switches.get(step) or _switches.setdefault(step, Switch())
+
+    def find():
+        return _latest.of(step, len(written), scalars, dtype)
+
     try:
-        loop, constants = _latest.of(step, len(written), scalars, dtype)
+        is_due = switch.is_due(grad.size, lambda: find()[0], thresholds.compiled_step)
+        if not is_due or load_numba() is None:
+            return False
+        loop, constants = find()
     # the step cannot be traced; if the step itself is wrong, the error is raised when it is
     # computed on arrays
     except Exception:

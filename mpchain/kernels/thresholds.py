@@ -139,6 +139,9 @@ compiled_loop = 1 << 26
 """The number of elements for which NumPy's computation of a formula takes about as long as the
 compilation: a second or two."""
 
+loaded = 64
+"""The number of loops that are loaded from the cache in the time of one compilation."""
+
 special_loop = 1 << 10
 """The least number of elements of an array for which special functions, such as erf, and
 formulas of several operations run as one loop."""

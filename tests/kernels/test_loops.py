@@ -12,6 +12,7 @@ from mpchain.functions.declaring.declaration import registry
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import loops
 from mpchain.kernels.cpu.channels_last import as_last, is_only_last
+from mpchain.kernels.cpu.compiler import Switch, compile_written_loop
 from tests.kernels.needs import needs_numba
 
 pytestmark = [
@@ -286,11 +287,21 @@ def test_kernels_that_the_user_prefers(at_once):
 def test_nothing_is_compiled_before_it_pays(monkeypatch):
     loop, _ = loop_of(lambda x, y: x * y + 2)
     x, y = arrays(2, np.float32)
-    compiled = []
-    monkeypatch.setattr(loops, "_compiled", lambda text: compiled.append(text) or print)
+    calls = []
+    monkeypatch.setattr(loops, "_compiled", lambda text: lambda *args: calls.append(text))
     with thresholds.using(compiled_loop=3 * x.size):
         assert [loop(x, y) is None for _ in range(5)] == [True, True, True, False, False]
-    assert len(compiled) == 2
+    assert len(calls) == 2
+
+
+def test_loops_in_the_cache_replace_numpy_early():
+    text = "def run(x):\n    for i in range(x.size):\n        x[i] += "
+    stored, other = (compile_written_loop("a test", text + number) for number in "12")
+    stored(np.ones(3, np.float32))  # compiles the loop, unless the cache has it already
+    with thresholds.using(compiled_loop=6400, loaded=64):
+        switches = [(loop, Switch()) for loop in (stored, other)]
+        found = [[s.is_due(n, lambda x=x: x) for n in (100, 1, 6299, 1)] for x, s in switches]
+    assert found == [[False, True, True, True], [False, False, False, True]]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

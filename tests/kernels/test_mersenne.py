@@ -70,7 +70,7 @@ def test_small_programs_compile_nothing():
     masks = GlobalMasks()
     for _ in range(3):
         masks.factors((100,), np.dtype("f"), 0.5)
-    assert masks.n_elements == 300
+    assert masks.switch.n_elements == 300
 
 
 @needs_numba

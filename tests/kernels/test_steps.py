@@ -265,7 +265,7 @@ def test_compiling_waits_until_it_is_worth_it(compiling):
     anew = lambda p, g, lr: descend(p, g, lr)
     p, g = np.ones((2, 40000), np.float32)
     counts = []
-    with thresholds.using(compiled_step=100_000):
+    with thresholds.using(compiled_step=100_000, loaded=1):
         for _ in range(4):
             take_step(anew, p, g, [], lambda: {"lr": 0.25})
             counts.append(len(compiling))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.formulas.text import compile_text
+from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import loop_cache, wide_vectors
 
 
@@ -46,6 +47,53 @@ def why_not_compiled() -> str | None:
         if load_numba()
         else "numba is not installed (pip install 'mpchain[cpu]') or NUMBA_DISABLE_JIT is set"
     )
+
+
+class Switch:
+    """Decides when a compiled loop replaces a computation by NumPy that gives the same bits.
+
+    This is the case when NumPy has taken about as long as the compilation would take. If the
+    process has run another loop, and the machine code of this one is in the cache, the loop
+    replaces NumPy much earlier, when NumPy has taken about as long as loading the code.
+
+    Attributes:
+        n_elements: the number of elements that NumPy has computed.
+
+    Example:
+        >>> Switch().is_due(1 << 10, lambda: None)
+        False
+    """
+
+    def __init__(self):
+        self.n_elements = 0
+        self._is_stored = None
+
+    def is_due(self, n: int, find: Callable[[], Any], least: int | None = None) -> bool:
+        """Returns whether the loop should compute ``n`` elements; otherwise, they are counted.
+
+        Args:
+            n: the number of elements.
+            find: a function that returns the loop, the result of :func:`compile_loop`.
+            least: the number of elements for which NumPy takes as long as the compilation; None
+                means ``thresholds.compiled_loop``.
+        """
+        least = thresholds.compiled_loop if least is None else least
+        if self.n_elements <= least:
+            self.n_elements += n
+        if self.n_elements > least:
+            return True
+        if not _running.has_begun or self.n_elements * thresholds.loaded <= least:
+            return False
+        if self._is_stored is None:
+            self._is_stored = loop_cache.is_stored(find())
+        return self._is_stored
+
+
+class _Running:
+    has_begun = False  # whether the process has compiled a loop, or loaded one from the cache
+
+
+_running = _Running()
 
 
 def compile_loop(function: Callable, is_wide: bool = False, **options: Any) -> Callable:
@@ -83,6 +131,7 @@ def compile_loop(function: Callable, is_wide: bool = False, **options: Any) -> C
 
     def compile_or_adapt(*args):
         """Returns the function to call, when numba meets arguments of new types."""
+        _running.has_begun = True
         writable = [*map(as_writable, args)]
         if any(x is not y for x, y in zip(writable, args)):
             return lambda *args: compiled(*writable)

@@ -90,6 +90,19 @@ def cache(compiled: Any, is_wide: bool = False) -> None:
     compiled._cache = _cache_class()(compiled.py_func, is_wide)
 
 
+def is_stored(compiled: Any) -> bool:
+    """Returns whether the cache has machine code of a compiled function for this processor.
+
+    Args:
+        compiled: a function that ``numba.njit`` has made.
+    """
+    index = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    if index is None:  # the loop has no cache
+        return False
+    processor = compiled.targetctx.codegen().magic_tuple()
+    return any(processor in key for key in index._load_index())
+
+
 def remove(compiled: object) -> None:
     """Removes the cache that :func:`cache` gave to a compiled function, because it failed."""
     from numba.core import caching

@@ -28,7 +28,7 @@ from mpchain.formulas.text import compile_text, parameters_of
 from mpchain.formulas.writer import Numba, Python, fused, number_in_python
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import channels_last, special_loops
-from mpchain.kernels.cpu.compiler import as_writable, compile_written_loop, load_numba
+from mpchain.kernels.cpu.compiler import Switch, as_writable, compile_written_loop, load_numba
 from mpchain.kernels.cpu.numba_threads import run_elements, run_rows
 from mpchain.kernels.cpu.threads import n_parts
 from mpchain.observers import current
@@ -154,8 +154,7 @@ class Loop:
     Attributes:
         name: the name of the formula.
         is_single: see above.
-        n_elements: for each text, the number of elements that NumPy has computed before the text is
-            compiled.
+        switches: for each text, what decides when its loop computes instead of NumPy.
 
     Example:
         >>> loop = loop_of(lambda x, a: np.maximum(x, 0) * a, ["x", "a"], 1)
@@ -175,7 +174,7 @@ class Loop:
         divides: bool = False,
         formula: Callable | None = None,
     ):
-        self.name, self.n_elements = name, {}
+        self.name, self.switches = name, {}
         self._text, self._numbers, self._n_arrays = text, numbers, len(text.arrays)
         self._has_constants = len(names) > self._n_arrays
         self._is_special, self._is_slow, self.is_single = is_special, is_slow, is_single
@@ -218,12 +217,10 @@ class Loop:
         if self._divides and not _divides_without_warning(arguments[1], plan.shape):
             return None
         if not self._is_special:
-            seen = self.n_elements.get(plan.text, 0)
-            if seen <= thresholds.compiled_loop:
-                seen += max(math.prod(plan.shape), _CALLS)
-                self.n_elements[plan.text] = seen
-                if seen <= thresholds.compiled_loop:
-                    return None
+            switch = self.switches.get(plan.text) or self.switches.setdefault(plan.text, Switch())
+            n = max(math.prod(plan.shape), _CALLS)
+            if not switch.is_due(n, functools.partial(_compiled, plan.text)):
+                return None
         if not plan.is_last:
             self._remember(key, plan)
         return self.compute(*arguments, plan=plan)

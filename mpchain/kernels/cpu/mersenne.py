@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mpchain.kernels import thresholds
-from mpchain.kernels.cpu.compiler import compile_written_loop, load_numba
+from mpchain.kernels.cpu.compiler import Switch, compile_written_loop, load_numba
 from mpchain.typing import Array
 
 _N_WORDS = 624
@@ -75,7 +74,7 @@ class GlobalMasks:
     generator.
 
     Attributes:
-        n_elements: the number of elements that NumPy has drawn before the loop is compiled.
+        switch: decides when the loop draws instead of NumPy.
 
     Example:
         >>> np.random.seed(0)
@@ -84,7 +83,7 @@ class GlobalMasks:
     """
 
     def __init__(self):
-        self.n_elements = 0
+        self.switch = Switch()
 
     def factors(self, shape: tuple[int, ...], dtype: np.dtype, ratio: float) -> Array:
         """Returns an array that is 1 / (1 - ratio) where ``np.random.random_sample(shape)`` is at
@@ -106,10 +105,8 @@ class GlobalMasks:
         generator = _generator()
         if dtype.char not in "fd" or type(generator) is not np.random.MT19937:
             return None
-        if self.n_elements <= thresholds.compiled_loop:
-            self.n_elements += n
-            return None
-        return _words_of(generator) if n and _is_known() else None
+        is_due = self.switch.is_due(n, _loop)
+        return _words_of(generator) if n and is_due and _is_known() else None
 
 
 def _generator():

@@ -15,6 +15,7 @@ from mpchain.kernels import reference, thresholds
 from mpchain.kernels.cpu import special_loops
 from mpchain.kernels.cpu.channels_last import empty
 from mpchain.kernels.cpu.compiler import (
+    Switch,
     compile_loop,
     compile_written_loop,
     compiled,
@@ -315,8 +316,7 @@ def _add(begin, end, x, y):
         y[row] = total
 
 
-# This maps dtypes to the numbers of elements of the matrices whose columns NumPy has summed.
-_n_summed = {np.dtype(name): 0 for name in SINGLE_OR_DOUBLE}
+_switches = {np.dtype(name): Switch() for name in SINGLE_OR_DOUBLE}
 
 
 def sum_columns(x: Array) -> Array | None:
@@ -327,13 +327,12 @@ def sum_columns(x: Array) -> Array | None:
     Example:
         >>> sum_columns(np.ones((2, 3)))  # too small
     """
-    n = _n_summed.get(x.dtype)
-    if n is None or x.shape[1] < thresholds.loop_row or _refuse_rows(x) is not None:
+    switch = _switches.get(x.dtype)
+    if switch is None or x.shape[1] < thresholds.loop_row or _refuse_rows(x) is not None:
         return None
     if config.kernels or config.autotune:
         return None
-    if n <= thresholds.compiled_loop:
-        _n_summed[x.dtype] = n + x.size
+    if not switch.is_due(x.size, functools.partial(_compiled_in_order, _add_columns)):
         return None
     y = np.empty(x.shape[1:], x.dtype)
     _compiled_in_order(_add_columns)(x, y)

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from mpchain.kernels import thresholds
-from mpchain.kernels.cpu.compiler import compile_loop, load_numba
+from mpchain.kernels.cpu.compiler import Switch, compile_loop, load_numba
 from mpchain.kernels.cpu.numba_threads import run_rows
 from mpchain.kernels.cpu.threads import n_parts
 
@@ -20,7 +20,7 @@ class Transposition:
     the cache for each element.
 
     Attributes:
-        n_elements: the number of elements that NumPy has moved before the loop is compiled.
+        switch: decides when the loop moves elements instead of NumPy.
 
     Example:
         >>> x, y = np.arange(6.0).reshape(1, 2, 3), np.empty((1, 3, 2))
@@ -32,7 +32,7 @@ class Transposition:
     """
 
     def __init__(self):
-        self.n_elements = 0
+        self.switch = Switch()
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         if not self._pays(x):
@@ -48,10 +48,7 @@ class Transposition:
             return False
         if min(sizes) < _LEAST and n_parts(n * sizes[1], x.size // thresholds.light_loop) == 1:
             return False
-        if self.n_elements <= thresholds.compiled_loop:
-            self.n_elements += x.size
-            return False
-        return load_numba() is not None
+        return self.switch.is_due(x.size, _compiled) and load_numba() is not None
 
 
 @functools.cache
