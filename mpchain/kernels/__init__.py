@@ -27,6 +27,7 @@ from mpchain.kernels.cpu import (
     numba_cpu,
     numba_reductions,
     numba_rows,
+    numba_small,
     numpy_cpu,
     onednn,
     pointwise,

@@ -33,6 +33,7 @@ from mpchain.observers import current
 from mpchain.typing import Array
 
 _LIBRARIES = "pointwise", "winograd", "onednn", "blas", "cudnn", "cublas", "numba_cpu", "numpy_cpu"
+_LIBRARIES += ("numba_small",)
 _LIBRARIES += "cuda_joining", "cuda_random", "cuda_reductions", "cuda_rows", "cuda_windows"
 _ORDER = {name: i for i, name in enumerate(_LIBRARIES)}
 SINGLE, SINGLE_OR_DOUBLE = ("float32",), ("float32", "float64")
@@ -170,6 +171,10 @@ class Operation(Generic[P, R]):
             return compute
 
         return add
+
+    def plan_reference(self, plan: Callable[..., Callable | None]) -> None:
+        """Sets the plan of the reference; see :meth:`kernel`."""
+        self._plans[self._reference] = plan
 
     def _why_not(self, library, dtypes, refuse, *args):
         """Returns the reason why a kernel refuses arguments; None if the kernel accepts them."""

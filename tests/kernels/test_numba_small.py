@@ -1,0 +1,129 @@
+"""Tests that loops for small arrays have the bits of the reference, and when they replace it."""
+
+import math
+
+import numpy as np
+import pytest
+
+from mpchain import kernels
+from mpchain.kernels import thresholds
+from mpchain.kernels.cpu.numba_small import WAITING, replaces
+from mpchain.kernels.operation import Operation
+from tests.kernels.needs import needs_numba
+
+pytestmark = [pytest.mark.slow, needs_numba]
+DTYPES = [np.float32, np.float64]
+SAMPLES = [(1, 2), (2, 3), (5, 7), (16, 32), (9, 1, 8), (2, 3, 17), (700, 4), (3, 130), (1, 257)]
+SAMPLES += [(1, 1027), (2, 1913), (1, 2048)]
+BATCHES = [(1, 2), (5, 7), (300, 5), (256, 128), (2, 3, 17), (4, 8, 8, 8), (2, 2, 3, 3)]
+BATCHES += [(1, 3, 12, 12), (7, 2, 1, 2), (1, 2, 300), (1, 2, 2048)]
+
+
+@pytest.fixture(autouse=True)
+def at_once():
+    """Compiles the loops when they are first called."""
+    with thresholds.using(compiled_loop=-1), np.errstate(all="ignore"):
+        yield
+
+
+def have_the_bits_of_the_reference(name, *args):
+    """Returns the results of the reference, after a comparison with those of the loop."""
+    operation = kernels.operations[name]
+    operation(*args)  # computes the reference, after which the loop takes over
+    assert operation.select(*args).library == "numba_small"
+    expected, found = operation.kernels[-1].compute(*args), operation(*args)
+    for x, y in zip(found, expected, strict=True):
+        assert x.dtype == y.dtype and x.shape == y.shape
+        assert x.tobytes() == y.tobytes()
+    return expected
+
+
+def arrays(shape, dtype, unusual):
+    random = np.random.RandomState(0)
+    x, g = (random.randn(*shape).astype(dtype) for _ in range(2))
+    x[0] = g[0] = -0.0
+    x.reshape(-1)[-1], g.reshape(-1)[0] = unusual, 1 / unusual
+    return x, g, random
+
+
+@pytest.mark.parametrize("unusual", [2.0, np.inf, np.nan, 1e-42, 3e38])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SAMPLES)
+def test_samples(shape, dtype, unusual):
+    x, g, random = arrays(shape, dtype, unusual)
+    gamma, beta = random.randn(2, shape[-1]).astype(dtype)
+    statistics = have_the_bits_of_the_reference(
+        "sample_normalization", x, gamma, beta, (-1,), 1e-5
+    )[1:]
+    have_the_bits_of_the_reference("sample_normalization_gradient", g, x, gamma, *statistics, (-1,))
+
+
+@pytest.mark.parametrize("unusual", [2.0, np.inf, np.nan, 1e-42, 3e38])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", BATCHES)
+def test_batches(shape, dtype, unusual):
+    x, g, random = arrays(shape, dtype, unusual)
+    of_channels = (1, shape[1], *[1] * (len(shape) - 2))
+    gamma, beta = random.randn(2, *of_channels).astype(dtype)
+    axis = (0, *range(2, len(shape)))
+    statistics = have_the_bits_of_the_reference("batch_normalization", x, gamma, beta, axis, 1e-5)
+    numbers = gamma, *statistics[1:3], axis
+    have_the_bits_of_the_reference("batch_normalization_gradient", g, x, *numbers)
+
+
+@pytest.mark.parametrize(
+    "shape, axis, because",
+    [
+        ((3, 1), (0,), "one channel"),
+        ((3, 4, 1), (0, 2), "one element"),
+        ((3, 4), (1,), "other channels"),
+        ((0, 4), (0,), "empty"),
+        ((1, 4, 3000), (0, 2), "too many"),
+    ],
+)
+def test_sums_in_another_order_are_refused(shape, axis, because):
+    kept = tuple(1 if i in axis else n for i, n in enumerate(shape))
+    x, ones = np.ones(shape, np.float32), np.ones(kept, np.float32)
+    assert because in kernels.explain("batch_normalization", x, ones, ones, axis, 1e-5)
+
+
+def test_arrays_with_gaps_are_refused():
+    x, ones = np.ones((4, 8), np.float32)[:, ::2], np.ones(4, np.float32)
+    for args in ((x, ones, ones), (np.ones((4, 4), np.float32), np.ones(8, np.float32)[::2], ones)):
+        assert "gaps" in kernels.explain("sample_normalization", *args, (-1,), 1e-5)
+
+
+def doubling(of_loop):
+    """Returns an operation with a kernel, and a list of the calls of both."""
+    calls = []
+
+    @Operation
+    def twice(x):
+        calls.append("reference")
+        return (x + x,)
+
+    @replaces(twice, 3, lambda x: calls.append("loop"), lambda x: None)
+    def twice_in_a_loop(x):
+        calls.append("kernel")
+        return (of_loop(x),)
+
+    return twice, calls
+
+
+def test_a_loop_takes_over_when_the_reference_has_taken_as_long():
+    twice, calls = doubling(lambda x: 2 * x)
+    x = np.ones(5)
+    with thresholds.using(compiled_loop=4 * 3 << 12, loaded=1):  # 3 calls count as 3 << 12 elements
+        for _ in range(7):
+            assert twice(x)[0].sum() == 10
+            assert (WAITING in twice.explain(x)) == (calls.count("kernel") == 0)
+        twice(np.ones((2, 3)))
+    assert calls == ["reference"] * 5 + ["kernel"] * 4
+
+
+def test_a_loop_with_other_bits_is_refused():
+    twice, calls = doubling(lambda x: np.nextafter(2 * x, math.inf))
+    for _ in range(3):
+        assert twice(np.ones(5))[0].sum() == 10
+    assert calls == ["reference", "kernel", "reference", "reference"]
+    assert "differ on this machine" in twice.explain(np.ones(5))
