@@ -27,10 +27,10 @@ from mpchain.kernels.cpu import (
     numba_cpu,
     numba_reductions,
     numba_rows,
-    numba_small,
     numpy_cpu,
     onednn,
     pointwise,
+    small_normalization,
     winograd,
 )
 from mpchain.kernels.operation import Operation

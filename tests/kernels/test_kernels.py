@@ -132,7 +132,7 @@ def test_every_kernel_takes_some_of_the_cases():
     for operation, cases in CASES.items():
         for kernel in kernels.operations[operation].kernels[:-1]:
             # With several threads, NumPy's BLAS multiplies stacks of matrices; some loops take over
-            # from the reference after a while. test_blas.py and test_numba_small.py test this.
+            # from the reference after a while. test_blas.py and test_small_arrays.py test this.
             if kernel.library.startswith(("cu", "blas", "numba_small")) or (
                 kernel.library == "onednn" and onednn.why_absent()
             ):

@@ -1,0 +1,154 @@
+"""Compiled loops that replace an operation's reference for small arrays.
+
+For a few hundred elements, NumPy's calls take many times as long as the arithmetic. The loops
+compute the bits of the reference, so they can take over in the middle of a program: they do so when
+the reference has taken about as long as the compilation, and if both have the same results then.
+"""
+
+import functools
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mpchain.formulas.text import compile_text
+from mpchain.kernels import thresholds
+from mpchain.kernels.cpu.compiler import Switch, compile_written_loop, load_numba, why_not_compiled
+from mpchain.kernels.operation import SINGLE_OR_DOUBLE, Operation
+
+WAITING = "NumPy has not yet taken as long as a compilation"
+"""The reason against a loop that may take over later."""
+
+LONGEST_SUM = 2048
+"""The largest number of elements of a sum, for which five halves have at most 128 elements."""
+
+_CALL = 1 << 12  # the number of elements that NumPy computes in the time of a call
+
+
+def replaces(operation: Operation, n_calls: int, find: Callable, refuse: Callable) -> Callable:
+    """Decorator: adds a kernel that replaces an operation's reference when it pays.
+
+    Args:
+        operation: the operation.
+        n_calls: the number of NumPy's calls in the reference.
+        find: a function of the operation's arguments that returns the kernel's compiled loop.
+        refuse: see :meth:`Operation.kernel`.
+
+    Example:
+        >>> @Operation
+        ... def twice(x):
+        ...     return x + x
+        >>> @replaces(twice, 1, lambda x: None, lambda x: None)
+        ... def twice_in_a_loop(x):
+        ...     return 2 * x
+        >>> twice(np.ones(2))
+        array([2., 2.])
+        >>> print(twice.explain(np.ones(2)))
+        twice: numba_small: no: NumPy has not yet taken as long as a compilation
+        twice: reference: runs
+    """
+
+    def add(compute):
+        _Replacement(operation, n_calls, find, refuse, compute)
+        return compute
+
+    return add
+
+
+class _Replacement:
+    """Decides when a kernel replaces a reference; see :func:`replaces`."""
+
+    def __init__(self, operation, n_calls, find, refuse, compute):
+        self._n_elements, self._find, self._refuse = n_calls * _CALL, find, refuse
+        self._switch, self._reason, self._compute = Switch(), WAITING, compute
+        self._reference = operation.kernels[-1].compute
+        operation.kernel("numba_small", self._why_not, SINGLE_OR_DOUBLE)(compute)
+        (self._kernel,) = (k for k in operation.kernels if k.compute is compute)
+        operation.plan_reference(self._plan)
+
+    def _why_not(self, *args):
+        return self._refuse(*args) or self._reason
+
+    def _plan(self, *args):
+        return self._count if self._kernel.refuse(*args) == WAITING else None
+
+    def _count(self, *args):
+        """Computes the reference, and counts its time until the loop takes over."""
+        expected = self._reference(*args)
+        n = max(args[0].size, self._n_elements)
+        if self._reason == WAITING and self._switch.is_due(n, lambda: self._find(*args)):
+            self._reason = why_not_compiled()
+            if self._reason is None and not _are_same(self._compute(*args), expected):
+                self._reason = "NumPy's results differ on this machine"
+            thresholds.forget()  # the operation chooses again
+        return expected
+
+
+def _are_same(found, expected):
+    if isinstance(expected, np.ndarray):
+        return np.array_equal(found, expected, equal_nan=True)
+    return all(map(_are_same, found, expected))
+
+
+@functools.cache
+def compiled_with_sums(text: str) -> Callable:
+    """Compiles the text of a loop, which may call ``pairwise(x, begin, n)``: the sum of n elements
+    of a vector as NumPy computes it. At most :data:`LONGEST_SUM` elements can be added.
+
+    Example:
+        >>> text = "def add(x, y):\\n    y[0] = pairwise(x, 0, x.size)"
+        >>> loop = compiled_with_sums(text) if load_numba() else None
+    """
+    # caches are keyed by the text
+    return compile_written_loop("small arrays", f"{text.strip()}\n    # {_DIGEST}", _pairwise())
+
+
+@functools.cache
+def _pairwise():
+    """Returns the names that the texts of loops use."""
+    known: dict[str, Any] = {"np": np}
+    known |= {name: np.uintp(i) for i, name in enumerate(_NUMBERS.split(), 1)}
+    for i, text in enumerate((_FEW, *[_MANY] * _HALVINGS)):
+        function = compile_text("pairwise", text, known)
+        # Code from the cache finds the functions that it calls by these names, see ``kept``.
+        function.__qualname__ = f"pairwise_{i}_{_DIGEST}"
+        half = load_numba().njit(function)
+        known = {"pairwise_half": half}
+    return {"pairwise": half}
+
+
+# numba compiles the texts below. Sums are pairwise, as in N. J. Higham, The accuracy of floating
+# point summation, SIAM J. Sci. Comput. 14, 1993.
+
+_NUMBERS = "ONE TWO THREE FOUR FIVE SIX SEVEN EIGHT"  # unsigned
+_FEW = """
+def pairwise(x, begin, n):
+    if n < 8:
+        total = x.dtype.type(0)
+        for i in range(begin, begin + n):
+            total += x[i]
+        return total
+    place = np.uintp(begin)  # an index without sign needs no test for negative numbers
+    a, b, c, d = x[place], x[place + ONE], x[place + TWO], x[place + THREE]
+    e, f, g, h = x[place + FOUR], x[place + FIVE], x[place + SIX], x[place + SEVEN]
+    for i in range(1, n // 8):
+        place += EIGHT
+        a, b, c, d = a + x[place], b + x[place + ONE], c + x[place + TWO], d + x[place + THREE]
+        e, f = e + x[place + FOUR], f + x[place + FIVE]
+        g, h = g + x[place + SIX], h + x[place + SEVEN]
+    total = ((a + b) + (c + d)) + ((e + f) + (g + h))
+    for i in range(begin + n - n % 8, begin + n):
+        total += x[i]
+    return total
+"""
+# A recursive function would be shorter, but numba cannot load recursive functions from its cache.
+_MANY = """
+def pairwise(x, begin, n):
+    if n <= 128:
+        return pairwise_half(x, begin, n)
+    half = n // 2 - n // 2 % 8
+    return pairwise_half(x, begin, half) + pairwise_half(x, begin + half, n - half)
+"""
+_HALVINGS = 5
+_DIGEST = zlib.crc32((_NUMBERS + _FEW + _MANY * _HALVINGS).encode())
