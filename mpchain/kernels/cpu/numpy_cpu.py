@@ -6,6 +6,7 @@ import numpy as np
 
 from mpchain.kernels import reference, thresholds
 from mpchain.kernels.cpu.channels_last import is_only_last, result_last, rows
+from mpchain.kernels.cpu.loops import in_one_pass
 from mpchain.kernels.operation import SINGLE_OR_DOUBLE
 from mpchain.typing import Array
 
@@ -55,8 +56,14 @@ def _product_without_blas(a, b, out=None):
     """Returns the product of columns and rows, where np.matmul would loop or call BLAS for each of
     a stack. Copies repeated elements for BLAS, whose sums have smaller errors than a loop."""
     if a.shape[-1] == 1:
-        return np.multiply(a, b, out=out)
+        if out is not None or a.size * b.shape[-1] < thresholds.loop:
+            return np.multiply(a, b, out=out)
+        return in_one_pass(_times, a, b)
     return reference.product(*[np.ascontiguousarray(x) if _repeats(x) else x for x in (a, b)], out)
+
+
+def _times(x, y):
+    return x * y
 
 
 def _refuse_unless_pointwise(first, second, window):
