@@ -143,7 +143,7 @@ def test_the_gradient_is_an_array_for_whoever_asks():
     expected = mpchain.grad([_loss(model, ids)], [model[0].W])[0].array
     table = _backward(model, ids)
     rows = row_gradient_of(table)
-    assert rows is not None and rows.ids.tolist() == [1, 5]
+    assert rows is not None and sorted(rows.ids) == [1, 5]
     _assert_same_bits([table.grad], [expected])
     assert table.grad is table.grad and row_gradient_of(table) is None
     _backward(model, ids)

@@ -32,7 +32,7 @@ def _row_gradient(g, W_shape, ids):
     ids, g = ids.reshape(-1), g.reshape(-1, W_shape[1])
     if _has_negative(ids):
         ids, g = ids[ids >= 0], g[ids >= 0]
-    present, places = _distinct(ids)
+    present, places = _distinct(ids, W_shape[0])
     return RowGradient(present, kernels.sum_rows(g, places, len(present)), W_shape[0])
 
 
@@ -42,15 +42,21 @@ def _has_negative(ids):
     return type(ids) is not np.ndarray or (ids.size > 0 and np.minimum.reduce(ids, axis=None) < 0)
 
 
-def _distinct(ids):
-    """Computes np.unique(ids, return_inverse=True) in a third of the time."""
-    order = ids.argsort()  # The order of equal indices does not matter.
-    in_order, is_first = ids.take(order), np.empty(ids.size, bool)
-    is_first[:1] = True
-    np.not_equal(in_order[1:], in_order[:-1], out=is_first[1:])
-    places = np.empty(ids.size, np.intp)
-    places[order] = np.add.accumulate(is_first, dtype=np.intp) - 1
-    return in_order[is_first], places
+def _distinct(ids, n):
+    """Returns the different elements of ``ids``, which are below ``n``, in any order, and the place
+    of each element among them. The function takes a tenth of the time of ``np.unique``."""
+    if n > _MOST:
+        return np.unique(ids, return_inverse=True)
+    places, last = np.arange(ids.size), np.empty(n, np.intp)
+    last[ids] = places  # of equal elements, the last one writes; the rest of the memory is not read
+    last = last.take(ids)
+    is_last = last == places
+    ranks = np.add.accumulate(is_last, dtype=np.intp)
+    ranks -= 1
+    return ids[is_last], ranks.take(last)
+
+
+_MOST = 1 << 22  # for more rows, the memory would be taken from the system for each gradient
 
 
 # A table that is small, or not much larger than the number of rows looked up, gets a dense
