@@ -232,6 +232,12 @@ product, product_by_rows = 1 << 21, 1 << 20
 """The least number of multiplications of a product, and of x W^T, for which a call of oneDNN is
 faster."""
 
+product_of_avx2, long_sums, cached_result = 1 << 23, 64, 1 << 18
+"""Without AVX-512, the least number of multiplications of a product with a transposed second matrix
+that oneDNN computes; and the least number of terms of the sums, and the most elements of the
+result, for which it leaves a product with a transposed first matrix to NumPy's BLAS. Measured on an
+AMD Zen 3."""
+
 thin_rows, thin_weights = range(2, 65), 1 << 18
 """The numbers of rows or columns of one matrix, and the least number of elements of the other, of
 thin products that oneDNN computes faster."""

@@ -62,8 +62,9 @@ COUNTED = {"mlp", "lenet", "vgg", "resnet18", "resnet50", "resnet50_inference", 
 # The workload of nn.LSTM is not counted, because PyTorch does not count its kernel.
 COUNTED |= {"language_model_of_cells"}
 LONGEST_TURN = 0.3  # the seconds of mpchain's turn, which is rounded up to whole steps
-# The most steps and the most seconds of the warm-up: optimizers are compiled after some steps.
-WARM_UP, LONGEST_WARM_UP = 120, 2
+# The most steps and the most seconds of the warm-up, after which loops with NumPy's bits have
+# replaced NumPy, as in a program that runs for a minute.
+WARM_UP, LONGEST_WARM_UP = 1200, 5
 COLUMNS = {
     "/ PyTorch": ("mpchain", "torch"),
     "captured / PyTorch": ("captured", "torch"),

@@ -97,6 +97,7 @@ def _matrices(m, k, n):
         (2, [(128, 128, 128), (65, 64, 64), (1, 512, 513), (512, 513, 1)]),
     ],
 )
+@thresholds.using(product_of_avx2=0, long_sums=1 << 40)
 def test_large_products_are_onednns(threads, taken, library, onednn_threads):
     onednn_threads(threads)
     for sizes in taken:
@@ -106,6 +107,15 @@ def test_large_products_are_onednns(threads, taken, library, onednn_threads):
             np.testing.assert_array_equal(kernels.product(x, y), a.astype(int) @ b.astype(int))
     for sizes in [(64, 64, 64), *[(64, 64, 128)] * (threads == 1)]:
         assert kernels.product.select(*_matrices(*sizes)).library == "reference"
+
+
+@pytest.mark.parametrize("has_avx512, expected", [(True, "onednn"), (False, "reference")])
+def test_products_that_suit_blas(has_avx512, expected, set_avx512, onednn_threads):
+    onednn_threads(1)
+    set_avx512(has_avx512)
+    rows, others = np.empty((130, 200), "f"), np.empty((150, 200), "f")
+    for x, y in ((rows.T, rows), (rows, others.T)):
+        assert kernels.product.select(x, y).library == expected
 
 
 def test_products_are_written_where_they_belong():

@@ -137,11 +137,23 @@ def _refuse_product(a, b, out=None):
         and max(a.size, b.size) >= thresholds.thin_weights
     )
     least = thresholds.product_by_rows if _is_for_primitive(a, b) else thresholds.product
-    if work < least and not is_thin and onednn.threads == 1:
-        return NOT_WORTH_IT
+    if onednn.threads == 1 and not is_thin:
+        if work < least or (not onednn.has_avx512 and _suits_blas(a, b, work)):
+            return NOT_WORTH_IT
     if _rows(a) is None or _rows(b) is None or (out is not None and not _is_writable(out)):
         return GAPS
     return None
+
+
+def _suits_blas(a, b, work):
+    """Returns whether NumPy's BLAS, which copies both matrices, is faster than oneDNN without
+    AVX-512: for a transposed first matrix, as in gradients of weights, if the sums are long and the
+    result stays in the cache; for a transposed second matrix, as in layers, if the product is
+    small."""
+    if a.strides[0] < a.strides[1]:
+        is_long = len(b) >= thresholds.long_sums
+        return is_long and a.shape[0] * b.shape[1] <= thresholds.cached_result
+    return b.strides[0] < b.strides[1] and work < thresholds.product_of_avx2
 
 
 def _is_writable(y, dtype=np.float32):
