@@ -75,7 +75,7 @@ def _walk(emissions, first, skips, begins, continues):
     it."""
     arrays = emissions, first, skips
     if get_array_module(emissions) is np:
-        if loop := compiled_step("chain", arrays, thresholds.compiled_images):
+        if loop := compiled_step("chain", arrays, thresholds.compiled):
             arrivals, sums = np.empty((2, *emissions.shape), emissions.dtype)
             each = [np.broadcast_to(x, (len(x), *first.shape[:2], 1)) for x in (begins, continues)]
             loop(*map(np.ascontiguousarray, (*arrays, *each)), arrivals, sums)

@@ -146,21 +146,21 @@ special_loop = 1 << 10
 """The least number of elements of an array for which special functions, such as erf, and
 formulas of several operations run as one loop."""
 
-compiled = 1 << 16
-"""The least number of elements of an array for which reductions and similar kernels are
-compiled."""
+exponential_loop = 1 << 13
+"""The least number of elements of an array for which formulas with an exponential run as one loop,
+and functions that NumPy does not vectorize on this processor."""
 
-compiled_images = 1 << 13
-"""The least number of elements of an array for which batch normalization and pooling are
-compiled."""
+compiled = 1 << 13
+"""The least number of elements of an array for which reductions, softmax, batch normalization,
+pooling, sums of rows and similar kernels are compiled."""
 
 compiled_samples = 1 << 12
 """The least number of elements of an array for which the normalization of samples is compiled,
 where each sample is a row."""
 
-compiled_rows = 1 << 13
-"""The least number of elements of an array for which sums of rows are compiled, because NumPy adds
-one element at a time."""
+compiled_cells = 1 << 16
+"""The least number of gates of all steps of a recurrent layer for which the steps of its cells are
+compiled."""
 
 sum_part = 1 << 16
 """The number of elements in each part of a sum over rows; threads share the parts."""

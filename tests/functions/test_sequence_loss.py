@@ -108,7 +108,7 @@ def test_every_declaration_is_in_the_table():
 
 @pytest.fixture(params=[0, np.inf], ids=["compiled", "by NumPy"])
 def either_walk(request):
-    with thresholds.using(compiled_images=request.param):
+    with thresholds.using(compiled=request.param):
         yield
 
 

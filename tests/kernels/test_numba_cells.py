@@ -38,7 +38,7 @@ def _all_results(name, lengths, dtype, least, is_backwards=False, scale=1.0):
     spans = spans[::-1] if is_backwards else spans
     given = [x, *matrices, *states, *gys]
     copies = [array.copy() for array in given]
-    with thresholds.using(compiled=least):
+    with thresholds.using(compiled_cells=least):
         ys, kept = cell.forward(spans, x, *matrices, *states)
         gxs = cell.backward(spans, gys, kept, *matrices)
     for array, copy in zip(given, copies):
@@ -88,7 +88,7 @@ def test_extreme_gates_give_the_limits_of_the_functions(name, dtype):
 def test_a_value_that_is_none_stays_in_its_row(name):
     cell, spans, x, matrices, states, _ = _layer(name, LENGTHS[0], np.float32)
     x[1, 2] = np.nan
-    with thresholds.using(compiled=0):
+    with thresholds.using(compiled_cells=0):
         y = cell.forward(spans, x, *matrices, *states)[0][0]
     assert np.isnan(y[1]).any() and np.isfinite(y[[0, 2, 3]]).all()
 
@@ -98,7 +98,7 @@ def test_a_value_that_is_none_stays_in_its_row(name):
 def test_small_gates_keep_their_digits(name):
     # The hyperbolic tangent of a tiny number is this number.
     step = numba_cells.compiled_step
-    with thresholds.using(compiled=0):
+    with thresholds.using(compiled_cells=0):
         assert step(name, [np.ones((2, 4), np.float32)]) is not None
         assert step(name, [np.ones((2, 4), np.float16)]) is None
         with mpchain.using_config("kernels", ("reference",)):
@@ -106,9 +106,9 @@ def test_small_gates_keep_their_digits(name):
     cell, spans, x, matrices, states, _ = _layer(name, (2, 2), np.float32)
     matrices, states = [0 * m for m in matrices], [0 * s for s in states]
     x *= np.float32(1e-30)
-    with thresholds.using(compiled=0):
+    with thresholds.using(compiled_cells=0):
         y = cell.forward(spans, x, *matrices, *states)[0][0]
-    with thresholds.using(compiled=np.inf):
+    with thresholds.using(compiled_cells=np.inf):
         expected = cell.forward(spans, x, *matrices, *states)[0][0]
     assert (expected != 0).all()
     np.testing.assert_allclose(y, expected, 1e-6)
@@ -134,7 +134,7 @@ def test_derivatives_of_three_orders_agree_with_those_of_numpy(function):
             total = F.sum(gx**2)
         return found
 
-    with thresholds.using(compiled=0):
+    with thresholds.using(compiled_cells=0):
         found = orders()
     for x, y in zip(found, orders()):
         np.testing.assert_allclose(x, y, 1e-9, 1e-9)
@@ -147,7 +147,7 @@ def test_a_captured_layer_computes_what_it_does_eagerly():
     batches = [random.randn(4, 3, 5).astype("f") for _ in range(5)]
     step = lambda x: F.sum(layer(None, F.separate(x, axis=0))[0] ** 2)
     captured = mpchain.capture(step)
-    with thresholds.using(compiled=0):
+    with thresholds.using(compiled_cells=0):
         for x in batches:
             np.testing.assert_allclose(captured(x).array, step(x).array, 1e-6)
 

@@ -190,7 +190,9 @@ class Loop:
         """The least number of elements of an array that the loop computes."""
         if self.is_single and self._n_arrays == 1:
             return self.least_of_whole
-        return thresholds.special_loop if self._is_slow else thresholds.loop
+        if self._is_slow:
+            return thresholds.special_loop
+        return thresholds.exponential_loop if self._is_special else thresholds.loop
 
     @property
     def least_of_whole(self) -> int:

@@ -171,13 +171,14 @@ def compiled_step(
         name: ``'lstm'``, ``'gru'``, ``'lstm backward'`` or ``'gru backward'``; ``'chain'`` names
             all steps of connectionist temporal classification.
         arrays: the arrays of the layer; the first array holds the gates of all time steps.
-        least: the least number of gates to compile for; None means ``thresholds.compiled``.
+        least: the least number of gates to compile for; None means
+            ``thresholds.compiled_cells``.
 
     Example:
         >>> compiled_step("lstm", [np.ones((2, 4))]) is None  # too small
         True
     """
-    dtype, least = arrays[0].dtype, thresholds.compiled if least is None else least
+    dtype, least = arrays[0].dtype, thresholds.compiled_cells if least is None else least
     if arrays[0].size < least or dtype.name not in ("float32", "float64"):
         return None
     if config.kernels or config.autotune or any(x.dtype != dtype for x in arrays):

@@ -33,7 +33,7 @@ def _refuse_normalization(x, gamma, axis):
         return "not over all axes but the second"
     if x.size == 0 or math.prod(x.shape[2:]) < 4:
         return "too few elements of a channel side by side"
-    return TOO_SMALL if x.size < thresholds.compiled_images else why_not_compiled()
+    return TOO_SMALL if x.size < thresholds.compiled else why_not_compiled()
 
 
 def _by_channels(x):
@@ -138,7 +138,7 @@ def _shift_and_scale(x, mean, scale, beta, out=None):
 def _refuse_pooling(x, window):
     if len(window.ksize) not in (1, 2):
         return "not one or two spatial axes"
-    is_small = x.shape[0] * x.shape[1] * math.prod(window.in_size) < thresholds.compiled_images
+    is_small = x.shape[0] * x.shape[1] * math.prod(window.in_size) < thresholds.compiled
     return TOO_SMALL if is_small else why_not_compiled()
 
 
@@ -211,7 +211,7 @@ def _take_from_windows(x, places, window):
 
 
 def _refuse_rows(rows, ids, n):
-    return TOO_SMALL if rows.size < thresholds.compiled_rows else why_not_compiled()
+    return TOO_SMALL if rows.size < thresholds.compiled else why_not_compiled()
 
 
 @reference.sum_rows.kernel("numba_cpu", _refuse_rows, SINGLE_OR_DOUBLE)

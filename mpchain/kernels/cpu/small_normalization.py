@@ -185,7 +185,7 @@ def _refuse_batch(x, axis, *others):
     if x.ndim == 2:
         return None if x.size else _SIZE
     is_short = math.prod(x.shape[2:]) <= LONGEST_SUM
-    return None if is_short and 0 < x.size < thresholds.compiled_images else _SIZE
+    return None if is_short and 0 < x.size < thresholds.compiled else _SIZE
 
 
 def _batch(x, *arrays):
