@@ -12,7 +12,8 @@ strides of arrays, at the addresses of GPU arrays, at the other arguments (a win
 threads. It never reads the values of an array: two calls that agree in all of these get the same
 kernel. An operation can therefore remember which kernel it chose for NumPy arrays, keyed by their
 dtypes, shapes and strides and by the other arguments. It remembers at most :data:`MOST` choices,
-until a threshold, the number of threads, or the list of kernels changes. If ``config.kernels`` or
+until a threshold, the number of threads, or the list of kernels changes, or a kernel with the bits
+of the reference replaces it (:mod:`mpchain.kernels.cpu.small_arrays`). If ``config.kernels`` or
 ``config.autotune`` is set, nothing is remembered.
 """
 
@@ -130,6 +131,7 @@ class Operation(Generic[P, R]):
         self._keys: dict = {}
         # This is True if there are kernels for NumPy arrays besides the reference.
         self._has_choice = False
+        self._replacement: Any = None
         thresholds.forgets(self._chosen)
 
     @classmethod
@@ -172,9 +174,11 @@ class Operation(Generic[P, R]):
 
         return add
 
-    def plan_reference(self, plan: Callable[..., Callable | None]) -> None:
-        """Sets the plan of the reference; see :meth:`kernel`."""
-        self._plans[self._reference] = plan
+    def replace_reference(self, replacement: object) -> None:
+        """Sets the object that decides when a kernel with the same bits replaces the reference; see
+        :func:`mpchain.kernels.cpu.small_arrays.replaces`."""
+        self._replacement = replacement
+        self._plans[self._reference] = self._replacement.plan
 
     def _why_not(self, library, dtypes, refuse, *args):
         """Returns the reason why a kernel refuses arguments; None if the kernel accepts them."""
@@ -198,7 +202,9 @@ class Operation(Generic[P, R]):
             return self._select_fastest(args)
         for kernel in self.kernels:
             if kernel.refuse is None or kernel.refuse(*args) is None:
-                return kernel
+                if self._replacement is None or config.kernels:
+                    return kernel
+                return self._replacement.steady(kernel, args)
         raise AssertionError("the reference accepts all arguments")
 
     def _select_fastest(self, args):

@@ -148,7 +148,7 @@ formulas of several operations run as one loop."""
 
 exponential_loop = 1 << 13
 """The least number of elements of an array for which formulas with an exponential run as one loop,
-and functions that NumPy does not vectorize on this processor."""
+where NumPy does not vectorize exponentials (without AVX-512); elsewhere it is :data:`loop`."""
 
 compiled = 1 << 13
 """The least number of elements of an array for which reductions, softmax, batch normalization,

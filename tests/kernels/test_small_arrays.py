@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+import mpchain
 from mpchain import kernels
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu.small_arrays import WAITING, replaces
@@ -127,6 +128,15 @@ def test_arrays_with_gaps_are_refused():
         assert "gaps" in kernels.explain("sample_normalization", *args, (-1,), 1e-5)
 
 
+@pytest.mark.parametrize(
+    "name, axis", [("batch_normalization", (0,)), ("sample_normalization", (-1,))]
+)
+def test_eps_of_another_precision_is_refused(name, axis):
+    x, ones = np.ones((4, 8), np.float32), np.ones((1, 8), np.float32)
+    gamma = ones if axis == (0,) else ones[0]
+    assert "precision" in kernels.explain(name, x, gamma, gamma, axis, np.float64(1e-5))
+
+
 def doubling(of_loop):
     """Returns an operation with a kernel, and a list of the calls of both."""
     calls = []
@@ -153,6 +163,17 @@ def test_a_loop_takes_over_when_the_reference_has_taken_as_long():
             assert (WAITING in twice.explain(x)) == (calls.count("kernel") == 0)
         twice(np.ones((2, 3)))
     assert calls == ["reference"] * 5 + ["kernel"] * 4
+
+
+@pytest.mark.annex("captured")
+def test_a_loop_takes_over_in_a_captured_step():
+    twice, calls = doubling(lambda x: 2 * x)
+    step = mpchain.capture(lambda x: twice(x) + 1)
+    with thresholds.using(compiled_loop=4 * 3 << 12, loaded=1):
+        for i in range(9):
+            assert (step(np.full(5, i, np.float32)) == 2 * i + 1).all()
+    assert step.reason is None
+    assert calls[-1] == "kernel" and calls.count("reference") == 5
 
 
 def test_a_loop_with_other_bits_is_refused():

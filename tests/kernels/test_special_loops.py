@@ -45,7 +45,7 @@ def loop_of(name):
 
 def computed(name, x):
     """Returns the values of the loop, in memory that was full of NaN."""
-    with thresholds.using(special_loop=0, exponential_loop=0):
+    with thresholds.using(special_loop=0, exponential_loop=0, loop=0):
         constants = CONSTANTS.get(name, ())
         assert loop_of(name)(x, *constants) is not None
         return loop_of(name).compute(x, *constants, out=np.full_like(x, np.nan))
@@ -118,7 +118,7 @@ def test_the_exponential_of_loops(dtype):
 @pytest.mark.parametrize("name", [*FUNCTIONS, "gelu", "selu", "softplus"])
 def test_three_orders_of_derivatives_are_those_without_loops(name, dtype):
     random = np.random.RandomState(0)
-    x = np.concatenate([random.randn(thresholds.exponential_loop), EXTREMES[:2], [7, -7, 40, -40]])
+    x = np.concatenate([random.randn(thresholds.loop), EXTREMES[:2], [7, -7, 40, -40]])
 
     def results():
         v = Variable(x.astype(dtype))
@@ -152,7 +152,7 @@ def test_the_logarithm_of_loops(dtype):
 
 @pytest.mark.parametrize("beta", [0, 0.0])
 def test_numpy_divides_by_zero(beta):
-    x = np.ones(thresholds.exponential_loop, np.float32)
+    x = np.ones(thresholds.loop, np.float32)
     assert loop_of("softplus")(x, 2.0) is not None
     assert loop_of("softplus")(x, beta) is None
 
@@ -353,7 +353,7 @@ def test_extremes_are_those_of_numpy(name, dtype, loop_of_numpy):
 
 @pytest.mark.parametrize("name, value", [("log", -1), ("exp", 100), ("arcsin", 2), ("tan", np.inf)])
 def test_values_that_are_not_finite_are_numpys_with_its_warnings(name, value, loop_of_numpy):
-    x = np.ones(thresholds.exponential_loop, np.float32)
+    x = np.ones(thresholds.loop, np.float32)
     x[5] = value
     loop = loop_of_numpy(name)
     with np.errstate(all="ignore"):
@@ -365,7 +365,7 @@ def test_values_that_are_not_finite_are_numpys_with_its_warnings(name, value, lo
 
 
 def test_numpy_reduces_angles_that_are_too_large(loop_of_numpy):
-    x = np.full(thresholds.exponential_loop, 1e30, np.float32)
+    x = np.full(thresholds.loop, 1e30, np.float32)
     np.testing.assert_array_equal(loop_of_numpy("sin")(x), np.sin(x))
 
 

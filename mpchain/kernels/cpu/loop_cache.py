@@ -90,7 +90,7 @@ def cache(compiled: Any, is_wide: bool = False) -> None:
     compiled._cache = _cache_class()(compiled.py_func, is_wide)
 
 
-def is_stored(compiled: Any) -> bool:
+def is_stored(compiled: object) -> bool:
     """Returns whether the cache has machine code of a compiled function for this processor.
 
     Args:
@@ -99,7 +99,7 @@ def is_stored(compiled: Any) -> bool:
     index = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if index is None:  # the loop has no cache
         return False
-    processor = compiled.targetctx.codegen().magic_tuple()
+    processor = cast(Any, compiled).targetctx.codegen().magic_tuple()
     return any(processor in key for key in index._load_index())
 
 

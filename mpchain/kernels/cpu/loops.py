@@ -192,7 +192,8 @@ class Loop:
             return self.least_of_whole
         if self._is_slow:
             return thresholds.special_loop
-        return thresholds.exponential_loop if self._is_special else thresholds.loop
+        is_early = self._is_special and "exp" in special_loops.slow_in_numpy()
+        return thresholds.exponential_loop if is_early else thresholds.loop
 
     @property
     def least_of_whole(self) -> int:

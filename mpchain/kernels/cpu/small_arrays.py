@@ -65,13 +65,22 @@ class _Replacement:
         self._reference = operation.kernels[-1].compute
         operation.kernel("numba_small", self._why_not, SINGLE_OR_DOUBLE)(compute)
         (self._kernel,) = (k for k in operation.kernels if k.compute is compute)
-        operation.plan_reference(self._plan)
+        operation.replace_reference(self)
 
     def _why_not(self, *args):
         return self._refuse(*args) or self._reason
 
-    def _plan(self, *args):
+    def plan(self, *args):
         return self._count if self._kernel.refuse(*args) == WAITING else None
+
+    def steady(self, kernel, args):
+        """Returns a kernel that stays the same when the loop takes over, for recorded steps."""
+        is_one = kernel.compute in (self._reference, self._compute)
+        suits = is_one and self._kernel.refuse(*args) in (None, self._reason)
+        return kernel._replace(compute=self._run) if suits else kernel
+
+    def _run(self, *args):
+        return self._compute(*args) if self._reason is None else self._count(*args)
 
     def _count(self, *args):
         """Computes the reference, and counts its time until the loop takes over."""
@@ -111,7 +120,7 @@ def _pairwise():
     known |= {name: np.uintp(i) for i, name in enumerate(_NUMBERS.split(), 1)}
     for i, text in enumerate((_FEW, *[_MANY] * _HALVINGS)):
         function = compile_text("pairwise", text, known)
-        # Code from the cache finds the functions that it calls by these names, see ``kept``.
+        # Code from the cache finds the functions that it calls by these names.
         function.__qualname__ = f"pairwise_{i}_{_DIGEST}"
         half = load_numba().njit(function)
         known = {"pairwise_half": half}

@@ -127,7 +127,9 @@ def differentiate(g, x, gamma, mean, inverse_std, gx, g_gamma, g_beta):
 """
 
 
-def _refuse_samples(x, gamma, axis, *others):
+def _refuse_samples(x, gamma, axis, *others, eps=0.0):
+    if type(eps) is not float:
+        return _EPS
     if not all([a.dtype == x.dtype and a.flags.c_contiguous for a in (x, gamma, *others)]):
         return "arrays of another dtype or with gaps"
     if axis != (-1,) and axis != (x.ndim - 1,):
@@ -140,13 +142,14 @@ def _refuse_samples(x, gamma, axis, *others):
 
 
 _SIZE = "empty or too large, or with rows of one element or of too many"
+_EPS = "eps that is not a float, with which NumPy may compute in another precision"
 
 
 @replaces(
     reference.sample_normalization,
     11,
     lambda *_: compiled_with_sums(_SAMPLES),
-    lambda x, gamma, beta, axis, eps: _refuse_samples(x, gamma, axis, beta),
+    lambda x, gamma, beta, axis, eps: _refuse_samples(x, gamma, axis, beta, eps=eps),
 )
 def _sample_normalization(x, gamma, beta, axis, eps):
     """Computes the same as the reference."""
@@ -174,7 +177,9 @@ def _sample_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
     return gx, g_gamma, g_beta
 
 
-def _refuse_batch(x, axis, *others):
+def _refuse_batch(x, axis, *others, eps=0.0):
+    if type(eps) is not float:
+        return _EPS
     if not all([a.dtype == x.dtype and a.flags.c_contiguous for a in (x, *others)]):
         return "arrays of another dtype or with gaps"
     if x.ndim < 2 or axis != (0, *range(2, x.ndim)):
@@ -199,7 +204,7 @@ def _batch(x, *arrays):
     reference.batch_normalization,
     12,
     lambda x, *_: compiled_with_sums(_COLUMNS if x.ndim == 2 else _CHANNELS),
-    lambda x, gamma, beta, axis, eps: _refuse_batch(x, axis, gamma, beta),
+    lambda x, gamma, beta, axis, eps: _refuse_batch(x, axis, gamma, beta, eps=eps),
 )
 def _batch_normalization(x, gamma, beta, axis, eps):
     """Computes the same as the reference."""
