@@ -8,7 +8,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.backends.dtypes import is_half
 from mpchain.kernels.steps import square_sums as sums_of_squares
 from mpchain.kernels.steps import take_step, take_steps
-from mpchain.row_gradients import row_gradient_of
+from mpchain.row_gradients import RowGradient, row_gradient_of
 from mpchain.serializer import AbstractSerializer, Deserializer
 from mpchain.typing import Array
 from mpchain.variable import Parameter
@@ -527,17 +527,21 @@ def update_all(params: Iterable[Parameter], inverse: Array | float | None = None
         >>> update_all(model.params()); model.W.array
         array([[1.]], dtype=float32)
     """
-    groups = {}
+    groups, of_rows = {}, {}
     for param in params:
-        rows = row_gradient_of(param)
-        if rows is not None and _changes_rows_alone(param):
-            _update_rows(param, rows)
-            continue
+        if row_gradient_of(param) is not None and (key := _group_of_rows(param)) is not None:
+            if key not in of_rows:
+                of_rows[key] = [] if _changes_rows_alone(param.update_rule) else None
+            if of_rows[key] is not None:
+                of_rows[key].append(param)
+                continue
         key = _group_of(param)
         if key is None:
             param.update()
         else:
             groups.setdefault(key, []).append(param)
+    for group in filter(None, of_rows.values()):
+        _update_rows(group)
     for group in groups.values():
         if type(group[0].array) is np.ndarray:
             _update_group(group)
@@ -590,29 +594,43 @@ def leaves_zero_gradients(condition: Callable[..., bool]) -> Callable[[Callable]
     return mark
 
 
-def _changes_rows_alone(param):
-    """Returns whether a parameter's update leaves rows without a gradient unchanged."""
+def _group_of_rows(param):
+    """Returns the key of the group with which a parameter is updated in the rows of its gradient;
+    None if its update may change other rows, whatever the scalars of its rule."""
     rule = param.update_rule
-    condition = getattr(getattr(rule, "step", None), "leaves_zero_gradients", None)
-    return (
-        condition is not None
-        and takes_plain_steps(type(param), type(rule))
-        and _takes_declared_steps(rule)
-        and rule.slice is None
-        and param.divided_among is None
-        and param.array.dtype.char in "fd"
-        and condition(**rule.scalars())
-    )
+    if (
+        not hasattr(getattr(rule, "step", None), "leaves_zero_gradients")
+        or not takes_plain_steps(type(param), type(rule))
+        or not _takes_declared_steps(rule)
+        or rule.slice is not None
+        or param.divided_among is not None
+        or param.array.dtype.char not in "fd"
+    ):
+        return None
+    attributes = _read_by_scalars(type(param), type(rule))
+    if attributes is None or len(rule.hyperparam.__dict__) > 1:
+        return id(param)
+    return _key_of_rule(rule, attributes, param.array.dtype)
 
 
-def _update_rows(param, gradient):
-    rule, ids = param.update_rule, gradient.ids
-    rule.prepare(param)
-    written = [param.array, *(rule.state[name] for name in rule.states)]
-    rows = [array.take(ids, 0) for array in written]
-    take_step(rule.step, rows[0], gradient.rows, rows[1:], rule._scalars_after)
-    for array, new in zip(written, rows, strict=True):
-        _put_rows(array, ids, new)
+def _changes_rows_alone(rule):
+    """Returns whether a step with the rule's scalars leaves rows without a gradient unchanged."""
+    return rule.step.leaves_zero_gradients(**rule.scalars())
+
+
+def _update_rows(params):
+    """Updates parameters of one group in the rows of their gradients."""
+    rules = [param.update_rule for param in params]
+    gradients = [cast(RowGradient, row_gradient_of(param)) for param in params]
+    for rule, param in zip(rules, params, strict=True):
+        rule.prepare(param)
+    written = [[param.array for param in params]]
+    written += [[rule.state[name] for rule in rules] for name in rules[0].states]
+    rows = [[array.take(g.ids, 0) for array, g in zip(arrays, gradients)] for arrays in written]
+    take_steps(rules[0].step, rows, [g.rows for g in gradients], rules[0]._scalars_after)
+    for arrays, new in zip(written, rows, strict=True):
+        for array, g, values in zip(arrays, gradients, new, strict=True):
+            _put_rows(array, g.ids, values)
 
 
 def _put_rows(array, ids, rows):
@@ -656,12 +674,18 @@ def _group_of(param):
         or (rule.slice is not None and param.divided_among is None)
     ):
         return None
-    key = type(rule), rule.states, id(rule.hyperparam._parent), rule.t, dtype.char
-    for name in attributes:
-        key += (id(getattr(rule, name)),)
+    key = _key_of_rule(rule, attributes, dtype)
     if kind is np.ndarray:
         return key if dtype.char in "fd" else None
     return _group_on_gpu(key, array, rule) if is_gpu_array(array) else None
+
+
+def _key_of_rule(rule, attributes, dtype):
+    """Returns what rules must have in common that take their steps together."""
+    key = type(rule), rule.states, id(rule.hyperparam._parent), rule.t, dtype.char
+    for name in attributes:
+        key += (id(getattr(rule, name)),)
+    return key
 
 
 def _group_on_gpu(key, array, rule):
