@@ -20,9 +20,6 @@ from mpchain.kernels.operation import SINGLE_OR_DOUBLE, Operation
 WAITING = "NumPy has not yet taken as long as a compilation"
 """The reason against a loop that may take over later."""
 
-LONGEST_SUM = 2048
-"""The largest number of elements of a sum, for which five halves have at most 128 elements."""
-
 _CALL = 1 << 12  # the number of elements that NumPy computes in the time of a call
 
 
@@ -103,7 +100,7 @@ def _are_same(found, expected):
 @functools.cache
 def compiled_with_sums(text: str) -> Callable:
     """Compiles the text of a loop, which may call ``pairwise(x, begin, n)``: the sum of n elements
-    of a vector as NumPy computes it. At most :data:`LONGEST_SUM` elements can be added.
+    of a vector as NumPy computes it.
 
     Example:
         >>> text = "def add(x, y):\\n    y[0] = pairwise(x, 0, x.size)"
@@ -118,13 +115,12 @@ def _pairwise():
     """Returns the names that the texts of loops use."""
     known: dict[str, Any] = {"np": np}
     known |= {name: np.uintp(i) for i, name in enumerate(_NUMBERS.split(), 1)}
-    for i, text in enumerate((_FEW, *[_MANY] * _HALVINGS)):
-        function = compile_text("pairwise", text, known)
+    for name, text in (("few", _FEW), ("pairwise", _MANY)):
+        function = compile_text(name, text, known)
         # Code from the cache finds the functions that it calls by these names.
-        function.__qualname__ = f"pairwise_{i}_{_DIGEST}"
-        half = load_numba().njit(function)
-        known = {"pairwise_half": half}
-    return {"pairwise": half}
+        function.__qualname__ = f"{name}_{_DIGEST}"
+        known[name] = load_numba().njit(function)
+    return known
 
 
 # numba compiles the texts below. Sums are pairwise, as in N. J. Higham, The accuracy of floating
@@ -132,7 +128,7 @@ def _pairwise():
 
 _NUMBERS = "ONE TWO THREE FOUR FIVE SIX SEVEN EIGHT"  # unsigned
 _FEW = """
-def pairwise(x, begin, n):
+def few(x, begin, n):
     if n < 8:
         total = x.dtype.type(0)
         for i in range(begin, begin + n):
@@ -155,9 +151,25 @@ def pairwise(x, begin, n):
 _MANY = """
 def pairwise(x, begin, n):
     if n <= 128:
-        return pairwise_half(x, begin, n)
-    half = n // 2 - n // 2 % 8
-    return pairwise_half(x, begin, half) + pairwise_half(x, begin + half, n - half)
+        return few(x, begin, n)
+    begins, sizes = np.empty(64, np.int64), np.empty(64, np.int64)
+    sums, n_sums, n_left = np.empty(64, x.dtype), 0, 1
+    begins[0], sizes[0] = begin, n
+    while n_left:
+        n_left -= 1
+        first, size = begins[n_left], sizes[n_left]
+        if size == 0:  # the sums of two halves are known
+            n_sums -= 1
+            sums[n_sums - 1] += sums[n_sums]
+        elif size <= 128:
+            sums[n_sums] = few(x, first, size)
+            n_sums += 1
+        else:
+            half = size // 2 - size // 2 % 8
+            sizes[n_left] = 0
+            begins[n_left + 1], sizes[n_left + 1] = first + half, size - half
+            begins[n_left + 2], sizes[n_left + 2] = first, half
+            n_left += 3
+    return sums[0]
 """
-_HALVINGS = 5
-_DIGEST = zlib.crc32((_NUMBERS + _FEW + _MANY * _HALVINGS).encode())
+_DIGEST = zlib.crc32((_NUMBERS + _FEW + _MANY).encode())

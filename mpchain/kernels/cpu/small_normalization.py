@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from mpchain.kernels import reference, thresholds
-from mpchain.kernels.cpu.small_arrays import LONGEST_SUM, compiled_with_sums, replaces
+from mpchain.kernels.cpu.small_arrays import compiled_with_sums, replaces
 
 # numba compiles the texts below.
 
@@ -136,12 +136,10 @@ def _refuse_samples(x, gamma, axis, *others, eps=0.0):
         return "normalization over more than the last axis"
     if gamma.ndim != 1 or gamma.size != x.shape[-1] or x.ndim < 2:
         return "another shape of gamma"
-    if not 1 < gamma.size <= LONGEST_SUM or not 0 < x.size < thresholds.compiled_samples:
-        return _SIZE
-    return None
+    return None if gamma.size > 1 and 0 < x.size < thresholds.compiled_samples else _SIZE
 
 
-_SIZE = "empty or too large, or with rows of one element or of too many"
+_SIZE = "empty or too large, or with rows of one element"
 _EPS = "eps that is not a float, with which NumPy may compute in another precision"
 
 
@@ -187,10 +185,7 @@ def _refuse_batch(x, axis, *others, eps=0.0):
     # with one channel, or one element of a channel, NumPy would join axes and sum in another order
     if x.shape[1] < 2 or (x.ndim > 2 and math.prod(x.shape[2:]) < 2):
         return "one channel, or channels of one element"
-    if x.ndim == 2:
-        return None if x.size else _SIZE
-    is_short = math.prod(x.shape[2:]) <= LONGEST_SUM
-    return None if is_short and 0 < x.size < thresholds.compiled else _SIZE
+    return None if 0 < x.size < thresholds.compiled or (x.ndim == 2 and x.size) else _SIZE
 
 
 def _batch(x, *arrays):
