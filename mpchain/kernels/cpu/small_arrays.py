@@ -2,7 +2,8 @@
 
 For a few hundred elements, NumPy's calls take many times as long as the arithmetic. The loops
 compute the bits of the reference, so they can take over in the middle of a program: they do so when
-the reference has taken about as long as the compilation, and if both have the same results then.
+the reference has taken about as long as the compilation. Both are compared once for each shape and
+dtype; where they differ, the reference stays.
 """
 
 import functools
@@ -15,7 +16,7 @@ import numpy as np
 from mpchain.formulas.text import compile_text
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu.compiler import Switch, compile_written_loop, load_numba, why_not_compiled
-from mpchain.kernels.operation import SINGLE_OR_DOUBLE, Operation
+from mpchain.kernels.operation import MOST, SINGLE_OR_DOUBLE, Operation
 
 WAITING = "NumPy has not yet taken as long as a compilation"
 """The reason against a loop that may take over later."""
@@ -23,20 +24,22 @@ WAITING = "NumPy has not yet taken as long as a compilation"
 _CALL = 1 << 12  # the number of elements that NumPy computes in the time of a call
 
 
-def replaces(operation: Operation, n_calls: int, find: Callable, refuse: Callable) -> Callable:
+def replaces(operation: Operation, n_calls: int, text: Callable, refuse: Callable) -> Callable:
     """Decorator: adds a kernel that replaces an operation's reference when it pays.
 
     Args:
         operation: the operation.
         n_calls: the number of NumPy's calls in the reference.
-        find: a function of the operation's arguments that returns the kernel's compiled loop.
-        refuse: see :meth:`Operation.kernel`.
+        text: a function of the operation's arguments that returns the text of the kernel's loop,
+            which :func:`compiled_with_sums` compiles.
+        refuse: see :meth:`Operation.kernel`. Of the arrays that it accepts, the shape and dtype of
+            the first must determine all others.
 
     Example:
         >>> @Operation
         ... def twice(x):
         ...     return x + x
-        >>> @replaces(twice, 1, lambda x: None, lambda x: None)
+        >>> @replaces(twice, 1, lambda x: "", lambda x: None)
         ... def twice_in_a_loop(x):
         ...     return 2 * x
         >>> twice(np.ones(2))
@@ -47,7 +50,7 @@ def replaces(operation: Operation, n_calls: int, find: Callable, refuse: Callabl
     """
 
     def add(compute):
-        _Replacement(operation, n_calls, find, refuse, compute)
+        _Replacement(operation, n_calls, text, refuse, compute)
         return compute
 
     return add
@@ -56,16 +59,24 @@ def replaces(operation: Operation, n_calls: int, find: Callable, refuse: Callabl
 class _Replacement:
     """Decides when a kernel replaces a reference; see :func:`replaces`."""
 
-    def __init__(self, operation, n_calls, find, refuse, compute):
-        self._n_elements, self._find, self._refuse = n_calls * _CALL, find, refuse
-        self._switch, self._reason, self._compute = Switch(), WAITING, compute
-        self._reference = operation.kernels[-1].compute
-        operation.kernel("numba_small", self._why_not, SINGLE_OR_DOUBLE)(compute)
+    def __init__(self, operation, n_calls, text, refuse, compute):
+        self._n_elements, self._text, self._refuse = n_calls * _CALL, text, refuse
+        self._reference, self._compute = operation.kernels[-1].compute, compute
+        # These dictionaries have a key for each loop, or for each shape, and dtype.
+        self._switches: dict = {}
+        self._reasons: dict = {}
+        self._are_same: dict = {}
+        operation.kernel("numba_small", self._why_not, SINGLE_OR_DOUBLE, self._compared)(compute)
         (self._kernel,) = (k for k in operation.kernels if k.compute is compute)
         operation.replace_reference(self)
 
+    def _reason(self, args):
+        if self._are_same.get((args[0].shape, args[0].dtype)) is False:
+            return "NumPy's results differ on this machine"
+        return self._reasons.get((self._text(*args), args[0].dtype), WAITING)
+
     def _why_not(self, *args):
-        return self._refuse(*args) or self._reason
+        return self._refuse(*args) or self._reason(args)
 
     def plan(self, *args):
         return self._count if self._kernel.refuse(*args) == WAITING else None
@@ -73,22 +84,31 @@ class _Replacement:
     def steady(self, kernel, args):
         """Returns a kernel that stays the same when the loop takes over, for recorded steps."""
         is_one = kernel.compute in (self._reference, self._compute)
-        suits = is_one and self._kernel.refuse(*args) in (None, self._reason)
+        suits = is_one and self._kernel.refuse(*args) in (None, self._reason(args))
         return kernel._replace(compute=self._run) if suits else kernel
 
     def _run(self, *args):
-        return self._compute(*args) if self._reason is None else self._count(*args)
+        return (self._count if self._reason(args) else self._compared(*args))(*args)
+
+    def _compared(self, *args):
+        """Returns the loop, or the reference if their results differ for arrays of such shapes."""
+        key = args[0].shape, args[0].dtype
+        if key not in self._are_same:
+            if len(self._are_same) >= MOST:
+                self._are_same.clear()
+            self._are_same[key] = _are_same(self._compute(*args), self._reference(*args))
+        return self._compute if self._are_same[key] else self._reference
 
     def _count(self, *args):
         """Computes the reference, and counts its time until the loop takes over."""
-        expected = self._reference(*args)
-        n = max(args[0].size, self._n_elements)
-        if self._reason == WAITING and self._switch.is_due(n, lambda: self._find(*args)):
-            self._reason = why_not_compiled()
-            if self._reason is None and not _are_same(self._compute(*args), expected):
-                self._reason = "NumPy's results differ on this machine"
-            thresholds.forget()  # the operation chooses again
-        return expected
+        if self._reason(args) == WAITING:
+            text, _ = key = self._text(*args), args[0].dtype
+            switch = self._switches.setdefault(key, Switch())
+            n = max(args[0].size, self._n_elements)
+            if switch.is_due(n, lambda: compiled_with_sums(text)):
+                self._reasons[key] = why_not_compiled()
+                thresholds.forget()  # the operation chooses again
+        return self._reference(*args)
 
 
 def _are_same(found, expected):
