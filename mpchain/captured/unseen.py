@@ -9,6 +9,10 @@ import numpy as np
 
 from mpchain.optimizer import GradientMethod, Optimizer
 
+# NumPy's global generator, whose recorded draws change its state. Programs reach it too: every
+# distribution of SciPy refers to it.
+_GLOBAL = np.random.mtrand._rand
+
 
 class Unseen:
     """Detects draws from generators of the program, and writes into arrays that are not recorded.
@@ -31,6 +35,7 @@ class Unseen:
             x
             for x in generators
             if isinstance(x, (random.Random, np.random.Generator, np.random.RandomState))
+            and x is not _GLOBAL
         ]
         self._hyperparams = [
             (type(x).__name__, vars(x.hyperparam))
@@ -45,11 +50,11 @@ class Unseen:
 
     def note(self) -> None:
         """Keeps the state of NumPy's global generator, which a recorded draw may have changed."""
-        self._of_numpy = _state_of(np.random)
+        self._of_numpy = _state_of(_GLOBAL)
 
     def check_draws(self) -> None:
         """Checks, before a recorded draw, that no draw was made by means that are not recorded."""
-        if _state_of(np.random) != self._of_numpy:
+        if _state_of(_GLOBAL) != self._of_numpy:
             self._reason = "it draws random numbers by means that are not recorded"
 
     def note_all(self) -> None:

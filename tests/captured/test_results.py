@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.stats
 
 import mpchain
 from mpchain import functions as F
@@ -312,6 +313,18 @@ class TestUnseen:
 
         self.check(step, r"it changes an array \(3,\) by means that are not recorded")
         np.testing.assert_array_equal(held[0], 3)
+
+    def test_draws_beside_an_object_that_refers_to_the_generator_of_numpy(self):
+        normal = scipy.stats.norm(0, 1)
+        assert normal.dist.random_state is np.random.get_state.__self__
+        step = mpchain.capture(lambda x: F.dropout(x) * normal.args[1])
+        for _ in range(5):
+            step(np.ones((3, 4), "f"))
+        assert step.reason is None
+        self.check(
+            lambda x: x * 2 if normal.rvs() < 99 else x,
+            "it draws random numbers by means that are not recorded",
+        )
 
     def test_draws_that_are_recorded(self):
         step = mpchain.capture(lambda x: F.dropout(F.dropout(x)))
