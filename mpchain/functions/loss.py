@@ -14,9 +14,7 @@ from mpchain.functions.declaring.declaration import differentiable
 from mpchain.functions.indexing import check_labels
 from mpchain.functions.mathematics import exp, square, where
 from mpchain.functions.reduction import mean, sum
-from mpchain.kernels import thresholds
 from mpchain.kernels.cpu.loops import in_one_pass
-from mpchain.kernels.reference import below_zero
 from mpchain.observers import one_call
 from mpchain.typing import Input
 from mpchain.utils.type_check import check
@@ -111,14 +109,7 @@ def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
     first, *others = map(xp.asarray, grid)
     labels = (first, t, *others)
     # The exponentials are kept for backward, because they take most of the time.
-    if t.ndim == 1 and x.size >= thresholds.compiled and isinstance(x, np.ndarray):
-        exp_x, total, most = kernels.exponentials(x)
-        of_labels = x[labels] - most[:, 0]
-    else:
-        exp_x = below_zero(x, 1)
-        of_labels = exp_x[labels]
-        xp.exp(exp_x, out=exp_x)
-        total = exp_x.sum(axis=1, keepdims=True)
+    exp_x, total, most = kernels.exponentials(x)
     if has_ignored:
         weight = (~is_ignored).astype(x.dtype)
         count = (~is_ignored).sum()
@@ -129,7 +120,7 @@ def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
         weight = weight * one_call(xp.take, class_weight, t).astype(x.dtype)
     if reduce == "mean":
         weight /= _denominator(count, t, normalize, x.dtype)
-    loss = xp.log(total[:, 0]) - of_labels
+    loss = xp.log(total[:, 0]) - (x[labels] - most[:, 0])
     # The loss of ignored samples is zero even if their log-probabilities are infinite.
     if has_ignored:
         loss = xp.where(is_ignored, 0, loss)

@@ -31,6 +31,7 @@ from mpchain.kernels.cpu import (
     onednn,
     pointwise,
     small_normalization,
+    small_softmax,
     winograd,
 )
 from mpchain.kernels.operation import Operation

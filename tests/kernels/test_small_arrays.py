@@ -11,6 +11,7 @@ import pytest
 import mpchain
 from mpchain import kernels
 from mpchain.kernels import thresholds
+from mpchain.kernels.cpu import numpy_functions
 from mpchain.kernels.cpu.small_arrays import WAITING, replaces
 from mpchain.kernels.operation import Operation
 from tests.kernels.needs import needs_numba
@@ -19,6 +20,7 @@ pytestmark = [pytest.mark.slow, needs_numba]
 DTYPES = [np.float32, np.float64]
 SAMPLES = [(1, 2), (2, 3), (5, 7), (16, 32), (9, 1, 8), (2, 3, 17), (700, 4), (3, 130), (1, 257)]
 SAMPLES += [(1, 1027), (2, 1913), (1, 2048), (1, 4095)]
+ROWS = [(1, 2), (2, 3), (5, 7), (16, 10), (9, 1, 8), (2, 3, 17), (64, 64), (3, 130), (1, 4095)]
 BATCHES = [(1, 2), (5, 7), (300, 5), (256, 128), (2, 3, 17), (4, 8, 8, 8), (2, 2, 3, 3)]
 BATCHES += [(1, 3, 12, 12), (7, 2, 1, 2), (1, 2, 300), (1, 2, 4001)]
 
@@ -36,7 +38,8 @@ def have_the_bits_of_the_reference(name, *args):
     operation(*args)  # computes the reference, after which the loop takes over
     assert operation.select(*args).library == "numba_small"
     expected, found = operation.kernels[-1].compute(*args), operation(*args)
-    for x, y in zip(found, expected, strict=True):
+    several = isinstance(expected, tuple)
+    for x, y in zip(*([found, expected] if several else [[found], [expected]]), strict=True):
         assert x.dtype == y.dtype and x.shape == y.shape
         # signs of NaN have no meaning, and processors choose them
         assert np.where(x == x, x, np.nan).tobytes() == np.where(y == y, y, np.nan).tobytes()
@@ -74,6 +77,68 @@ def test_batches(shape, dtype, unusual):
     statistics = have_the_bits_of_the_reference("batch_normalization", x, gamma, beta, axis, 1e-5)
     numbers = gamma, *statistics[1:3], axis
     have_the_bits_of_the_reference("batch_normalization_gradient", g, x, *numbers)
+
+
+@pytest.fixture
+def functions_of_numpy():
+    """Skips a test where compiled loops lack NumPy's exponentials and logarithms."""
+    if reason := numpy_functions.why_not():
+        pytest.skip(reason)
+
+
+@pytest.mark.parametrize("unusual", [2.0, np.inf, -np.inf, np.nan, -np.nan, 1e-42, 3e38, -3e38])
+@pytest.mark.parametrize("shape", ROWS)
+@pytest.mark.usefixtures("functions_of_numpy")
+def test_rows_of_exponentials(shape, unusual):
+    x, g, random = arrays(shape, np.float32, unusual)
+    x *= random.choice([1, 60], size=(*shape[:-1], 1)).astype("f")
+    last = x.ndim - 1
+    for scale in (1.0, 0.125, 3):
+        y = have_the_bits_of_the_reference("softmax", x, last, scale)
+        have_the_bits_of_the_reference("softmax_gradient", g, y, last, scale)
+    y = have_the_bits_of_the_reference("log_softmax", x, -1)
+    have_the_bits_of_the_reference("log_softmax_gradient", g, y, -1)
+    if x.ndim == 2:
+        have_the_bits_of_the_reference("exponentials", x)
+
+
+@pytest.mark.parametrize(
+    "change, because",
+    [
+        (lambda x: (x, 0), "last axis"),
+        (lambda x: (x[:, ::2], 1), "gaps"),
+        (lambda x: (x[:, :1].copy(), 1), "rows of one element"),
+        (lambda x: (x[0], 0), "rows of one element"),
+        (lambda x: (x, 1, np.float64(2)), "precision"),
+    ],
+)
+def test_softmax_in_another_order_is_refused(change, because):
+    assert because in kernels.explain("softmax", *change(np.ones((4, 8), np.float32)))
+
+
+def compared_with_numpy(x):
+    """Returns how many exponentials and logarithms of loops differ from those of NumPy."""
+    found = np.empty_like(x), np.empty_like(x)
+    numpy_functions.compared_loop()(x, *found)
+    n_wrong = 0
+    for y, expected in zip(found, (np.exp(x), np.log(x))):
+        n_wrong += int(
+            (y.view("i") != expected.view("i"))[~(np.isnan(y) & np.isnan(expected))].sum()
+        )
+    return n_wrong
+
+
+@pytest.mark.usefixtures("functions_of_numpy")
+def test_exponentials_and_logarithms():
+    assert compared_with_numpy(np.arange(0, 1 << 32, 1021, np.uint32).view("f")) == 0
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("functions_of_numpy")
+def test_exponentials_and_logarithms_of_all_numbers():
+    part = np.arange(1 << 24, dtype=np.uint32)
+    for i in range(256):
+        assert compared_with_numpy((part + np.uint32(i << 24)).view("f")) == 0
 
 
 # The second of two processes with one cache compiles some loops before it loads others.

@@ -8,13 +8,14 @@ dtype; where they differ, the reference stays.
 
 import functools
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from mpchain.formulas.text import compile_text
 from mpchain.kernels import thresholds
+from mpchain.kernels.cpu import numpy_functions
 from mpchain.kernels.cpu.compiler import Switch, compile_written_loop, load_numba, why_not_compiled
 from mpchain.kernels.operation import MOST, SINGLE_OR_DOUBLE, Operation
 
@@ -24,7 +25,13 @@ WAITING = "NumPy has not yet taken as long as a compilation"
 _CALL = 1 << 12  # the number of elements that NumPy computes in the time of a call
 
 
-def replaces(operation: Operation, n_calls: int, text: Callable, refuse: Callable) -> Callable:
+def replaces(
+    operation: Operation,
+    n_calls: int,
+    text: Callable,
+    refuse: Callable,
+    dtypes: Sequence[str] = SINGLE_OR_DOUBLE,
+) -> Callable:
     """Decorator: adds a kernel that replaces an operation's reference when it pays.
 
     Args:
@@ -34,6 +41,7 @@ def replaces(operation: Operation, n_calls: int, text: Callable, refuse: Callabl
             which :func:`compiled_with_sums` compiles.
         refuse: see :meth:`Operation.kernel`. Of the arrays that it accepts, the shape and dtype of
             the first must determine all others.
+        dtypes: the names of the dtypes that the first array may have.
 
     Example:
         >>> @Operation
@@ -50,7 +58,7 @@ def replaces(operation: Operation, n_calls: int, text: Callable, refuse: Callabl
     """
 
     def add(compute):
-        _Replacement(operation, n_calls, text, refuse, compute)
+        _Replacement(operation, n_calls, text, refuse, dtypes, compute)
         return compute
 
     return add
@@ -59,14 +67,14 @@ def replaces(operation: Operation, n_calls: int, text: Callable, refuse: Callabl
 class _Replacement:
     """Decides when a kernel replaces a reference; see :func:`replaces`."""
 
-    def __init__(self, operation, n_calls, text, refuse, compute):
+    def __init__(self, operation, n_calls, text, refuse, dtypes, compute):
         self._n_elements, self._text, self._refuse = n_calls * _CALL, text, refuse
         self._reference, self._compute = operation.kernels[-1].compute, compute
         # These dictionaries have a key for each loop, or for each shape, and dtype.
         self._switches: dict = {}
         self._reasons: dict = {}
         self._are_same: dict = {}
-        operation.kernel("numba_small", self._why_not, SINGLE_OR_DOUBLE, self._compared)(compute)
+        operation.kernel("numba_small", self._why_not, dtypes, self._compared)(compute)
         (self._kernel,) = (k for k in operation.kernels if k.compute is compute)
         operation.replace_reference(self)
 
@@ -106,7 +114,7 @@ class _Replacement:
             switch = self._switches.setdefault(key, Switch())
             n = max(args[0].size, self._n_elements)
             if switch.is_due(n, lambda: compiled_with_sums(text)):
-                self._reasons[key] = why_not_compiled()
+                self._reasons[key] = _why_not_compiled(text)
                 thresholds.forget()  # the operation chooses again
         return self._reference(*args)
 
@@ -119,15 +127,28 @@ def _are_same(found, expected):
 
 @functools.cache
 def compiled_with_sums(text: str) -> Callable:
-    """Compiles the text of a loop, which may call ``pairwise(x, begin, n)``: the sum of n elements
-    of a vector as NumPy computes it.
+    """Compiles the text of a loop, which may call
+
+    - ``pairwise(x, begin, n)``: the sum of n elements of a vector as NumPy computes it;
+    - ``exp`` and ``log`` of single precision, see :mod:`mpchain.kernels.cpu.numpy_functions`.
 
     Example:
         >>> text = "def add(x, y):\\n    y[0] = pairwise(x, 0, x.size)"
         >>> loop = compiled_with_sums(text) if load_numba() else None
     """
+    known, digests = _pairwise(), str(_DIGEST)
+    if _has_functions(text):
+        known, digests = known | numpy_functions.functions(), f"{_DIGEST} {numpy_functions.DIGEST}"
     # caches are keyed by the text
-    return compile_written_loop("small arrays", f"{text.strip()}\n    # {_DIGEST}", _pairwise())
+    return compile_written_loop("small arrays", f"{text.strip()}\n    # {digests}", known)
+
+
+def _has_functions(text):
+    return "exp(" in text or "log(" in text
+
+
+def _why_not_compiled(text):
+    return numpy_functions.why_not() if _has_functions(text) else why_not_compiled()
 
 
 @functools.cache
