@@ -15,11 +15,9 @@ import numpy as np
 from mpchain.captured.comparison import are_all_close, name_of
 from mpchain.captured.proof import Proof
 from mpchain.captured.recorded import Call, arrays_in, owner_of, plain
-from mpchain.captured.recorder import Flattened, Recorder
+from mpchain.captured.recorder import Flattened, Recorder, way_of_product
 from mpchain.captured.results import arrays_of, why_not_returned, without_graph
 from mpchain.captured.state import are_alike
-from mpchain.kernels.cpu.onednn import prepared_product
-from mpchain.kernels.reference import product
 from mpchain.variable import Variable, set_grads
 
 _ALIGNED = 64  # the alignment in bytes
@@ -454,14 +452,8 @@ def _writing(function, args, kwargs, results):
     """Returns a function and its arguments that write the results of a call to the planned
     memory."""
     result = results[0]
-    if function in (np.ndarray.dot, np.dot) and not kwargs and result.ndim == 2:
-        function = np.matmul
-    if function is np.matmul and not kwargs and all(isinstance(x, np.ndarray) for x in args):
-        a, b = args
-        if a.ndim > 2 or b.ndim > 2:
-            return product, (a, b, result)
-        if prepared := prepared_product(a, b, result):
-            return prepared
+    if way := way_of_product(function, args, kwargs, result):
+        return way
     if isinstance(function, np.ufunc):
         if kwargs or function in (np.maximum, np.minimum):
             return partial(function, *args, out=results, **kwargs), ()

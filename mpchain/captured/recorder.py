@@ -24,6 +24,8 @@ from mpchain.captured.state import State
 from mpchain.captured.surroundings import Place
 from mpchain.captured.unseen import Unseen
 from mpchain.kernels.cpu.channels_last import is_last
+from mpchain.kernels.cpu.onednn import prepared_product
+from mpchain.kernels.reference import product
 from mpchain.link import Link
 from mpchain.observers import Recording, unrecorded
 from mpchain.optimizer import Optimizer
@@ -226,10 +228,19 @@ class Recorder(Recording):
             self.refuse(f"{function.__name__} reads the values of an array")
             return result
         array = self._own(result)
+        if self._proof is not None:
+            self._multiply_as_replays(function, args, kwargs, plain(array))
         if kind == "draw":
             self._note(plain(array).copy())
         self.calls.append(Call(function, args, kwargs, (array,), kind))
         return array
+
+    def _multiply_as_replays(self, function, args, kwargs, result):
+        """Computes a product of matrices again, with the bits of replays. Otherwise rounding, which
+        may change which slope a rectifier has, could make a replay differ from this step."""
+        if way := way_of_product(function, args, kwargs, result):
+            with unrecorded():
+                way[0](*way[1])
 
     def one_call(self, function: Callable, args: tuple) -> Any:
         """Records a function as one call; its results may be nested in tuples and lists."""
@@ -379,6 +390,26 @@ class Recorder(Recording):
                         "call cleargrads() in the step"
                     )
         return None
+
+
+def way_of_product(
+    function: Callable, args: tuple, kwargs: dict, result: Array
+) -> tuple[Callable, tuple] | None:
+    """Returns a function and its arguments that write to ``result`` what a call of NumPy returns,
+    if this is a product of matrices; else None. Replays compute products in this way.
+
+    Example:
+        >>> way_of_product(np.add, (np.ones(2), np.ones(2)), {}, np.ones(2))
+    """
+    is_dot = function in (np.ndarray.dot, np.dot) and result.ndim == 2
+    if kwargs or not (is_dot or function is np.matmul):
+        return None
+    if not all(isinstance(x, np.ndarray) for x in args):
+        return None
+    a, b = args
+    if a.ndim > 2 or b.ndim > 2:
+        return product, (a, b, result)
+    return prepared_product(a, b, result) or (np.matmul, (a, b, result))
 
 
 def _copies(grads):

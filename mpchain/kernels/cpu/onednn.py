@@ -138,18 +138,20 @@ def _refuse_product(a, b, out=None):
     )
     least = thresholds.product_by_rows if _is_for_primitive(a, b) else thresholds.product
     if onednn.threads == 1 and not is_thin:
-        if work < least or (not onednn.has_avx512 and _suits_blas(a, b, work)):
+        if work < least or _suits_blas(a, b, work, onednn):
             return NOT_WORTH_IT
     if _rows(a) is None or _rows(b) is None or (out is not None and not _is_writable(out)):
         return GAPS
     return None
 
 
-def _suits_blas(a, b, work):
+def _suits_blas(a, b, work, onednn):
     """Returns whether NumPy's BLAS, which copies both matrices, is faster than oneDNN without
     AVX-512: for a transposed first matrix, as in gradients of weights, if the sums are long and the
     result stays in the cache; for a transposed second matrix, as in layers, if the product is
     small."""
+    if onednn.has_avx512:
+        return False
     if a.strides[0] < a.strides[1]:
         is_long = len(b) >= thresholds.long_sums
         return is_long and a.shape[0] * b.shape[1] <= thresholds.cached_result
@@ -345,7 +347,8 @@ def prepared_product(a: Array, b: Array, y: Array) -> tuple[Callable, tuple] | N
     """Returns a function and its arguments that write the product of two matrices to ``y``.
 
     The function is meant for repeated calls on the same memory; it pays for arrays of any size. The
-    result is None if the library is absent, or does not support the arrays.
+    result is None if the library is absent, or does not support the arrays, or if NumPy's BLAS is
+    faster.
 
     Example:
         >>> prepared_product(np.ones((2, 3)), np.ones((3, 4)), np.ones((2, 4)))  # double precision
@@ -359,8 +362,11 @@ def prepared_product(a: Array, b: Array, y: Array) -> tuple[Callable, tuple] | N
         return None
     if any(_conflicts(a, b)):
         return reference.product, (a, b, y)
+    onednn, work = load(), a.size * b.shape[1]
+    if onednn.threads == 1 and work >= thresholds.product and _suits_blas(a, b, work, onednn):
+        return None
     if _is_for_primitive(a, b):
         return prepared_matmul(a, b, y), ()
     head, a_step, b_step, y_step = _described(a.shape, a.strides, b.shape, b.strides, y.strides)
     operands = _Address(a), a_step, _Address(b), b_step
-    return load().sgemm, (*head, *operands, _ZERO, _Address(y), y_step)
+    return onednn.sgemm, (*head, *operands, _ZERO, _Address(y), y_step)
