@@ -29,34 +29,15 @@ def _row_gradient(g, W_shape, ids):
         return None
     if type(g) is not np.ndarray:
         return RECORDED if size >= _COSTLY and isinstance(g, np.ndarray) else None
-    ids, g = ids.reshape(-1), g.reshape(-1, W_shape[1])
-    if _has_negative(ids):
-        ids, g = ids[ids >= 0], g[ids >= 0]
-    present, places = _distinct(ids, W_shape[0])
-    return RowGradient(present, kernels.sum_rows(g, places, len(present)), W_shape[0])
+    rows, ids = g.reshape(-1, W_shape[1]), ids.reshape(-1)
+    sums, present = kernels.sum_distinct_rows(rows, ids, W_shape[0])
+    return RowGradient(present, sums, W_shape[0])
 
 
 def _has_negative(ids):
     """Returns whether indices may be negative, so that rows must be left out. The result is True
     for arrays of observers, because their values in a replay may be negative."""
     return type(ids) is not np.ndarray or (ids.size > 0 and np.minimum.reduce(ids, axis=None) < 0)
-
-
-def _distinct(ids, n):
-    """Returns the different elements of ``ids``, which are below ``n``, in any order, and the place
-    of each element among them. ``np.unique``, which sorts, takes several times as long."""
-    if n > _MOST:
-        return np.unique(ids, return_inverse=True)
-    places, last = np.arange(ids.size), np.empty(n, np.intp)
-    last[ids] = places  # of equal elements, the last one writes; the rest of the memory is not read
-    last = last.take(ids)
-    is_last = last == places
-    ranks = np.add.accumulate(is_last, dtype=np.intp)
-    ranks -= 1
-    return ids[is_last], ranks.take(last)
-
-
-_MOST = 1 << 22  # for more rows, each gradient would take the memory from the system
 
 
 # A table that is small, or not much larger than the number of rows looked up, gets a dense

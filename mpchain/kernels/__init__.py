@@ -65,6 +65,7 @@ from mpchain.kernels.reference import (
     softmax,
     softmax_gradient,
     spread_windows,
+    sum_distinct_rows,
     sum_rows,
     sum_windows,
     take_from_windows,

@@ -127,6 +127,52 @@ def sum_rows(rows: Array, ids: Array, n: int) -> Array:
     return x.astype(rows.dtype, copy=False)
 
 
+@Operation.given(
+    "a matrix of rows, and an id for each row",
+    lambda rows, ids, n: (
+        rows.ndim == 2 and ids.shape == rows.shape[:1] and rows.__class__ is ids.__class__
+    ),
+)
+def sum_distinct_rows(rows: Array, ids: Array, n: int) -> tuple[Array, Array]:
+    """Returns, for each of the different elements of ``ids`` (N,) that are not negative, the sum of
+    its ``rows`` (N, D); and these elements, in the order in which they first appear. All ids are
+    below ``n``.
+
+    Example:
+        >>> sum_distinct_rows(np.array([[1.0], [2.0], [3.0]]), np.array([4, -1, 4]), 5)
+        (array([[4.]]), array([4]))
+    """
+    known = ids >= 0
+    if not known.all():
+        ids, rows = ids[known], rows[known]
+    present, places = _distinct(ids, n)
+    return sum_rows(rows, places, len(present)), present
+
+
+def _distinct(ids, n):
+    """Returns the different elements of ``ids``, which are below ``n``, in the order in which they
+    first appear, and the place of each element among them. For NumPy arrays, ``np.unique``, which
+    sorts, takes several times as long."""
+    xp = get_array_module(ids)
+    if xp is not np or n > MOST_LISTED:
+        present, first, places = xp.unique(ids, return_index=True, return_inverse=True)
+        order = first.argsort()
+        return present[order], order.argsort()[places]
+    places, first = np.arange(ids.size), np.empty(n, np.intp)
+    # of equal elements, the first one is written last; the rest of the memory is not read
+    first[ids[::-1]] = places[::-1]
+    first = first.take(ids)
+    is_first = first == places
+    ranks = np.add.accumulate(is_first, dtype=np.intp)
+    ranks -= 1
+    return ids[is_first], ranks.take(first)
+
+
+MOST_LISTED = 1 << 22
+"""The most rows of a table for which each gradient uses a list of all rows; more of them would take
+the memory from the system."""
+
+
 def _are_joined(axis, *arrays):
     (first, *_), shapes = arrays, [list(x.shape) for x in arrays]
     if not -first.ndim <= axis < first.ndim or not are_alike(*arrays):

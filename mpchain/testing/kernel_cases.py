@@ -300,6 +300,13 @@ CASES: dict[str, dict[str, Callable[[], tuple]]] = {
         "of one index": lambda: (_random(200, 3), np.full(200, 2), 4),
         "in runs": lambda: (_random(200, 3), np.repeat([3, 0, 2, 4], [32, 31, 65, 72]), 5),
     },
+    "sum_distinct_rows": {
+        "few": lambda: (_random(3, 5), np.array([7, 0, 7]), 8),
+        "none": lambda: (_random(0, 5), np.zeros(0, np.intp), 4),
+        "negative": lambda: (_random(3, 2), np.array([-1, 2, -1]), 4),
+        "many": lambda: (_random(900, 16), np.random.randint(-2, 300, 900), 300),
+        "of many": lambda: (_random(900, 16), np.random.randint(0, 1 << 23, 900), 1 << 23),
+    },
     "concatenate": {
         "rows": lambda: (0, _random(3, 5), _random(1, 5)),
         "columns": lambda: (1, _random(3, 5), _random(3, 1), _random(3, 2)),

@@ -5,8 +5,7 @@ import pytest
 
 import mpchain
 import mpchain.functions as F
-from mpchain import Variable
-from mpchain.functions import embedding
+from mpchain import Variable, kernels
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
@@ -163,11 +162,19 @@ def test_ids_that_change_before_backward_do_not_change_gradients():
 
 @pytest.mark.parametrize("n", [5, 1 << 40])
 @pytest.mark.parametrize("ids", [[], [3], [4, 1, 4, 0, 1, 4], list(range(5)) * 40])
-def test_distinct_ids_are_those_of_numpy(ids, n):
+@pytest.mark.parametrize("width", [1, 300])
+def test_sums_of_distinct_rows(ids, n, width):
     ids = np.array(ids, np.intp)
-    present, places = embedding._distinct(ids, n)
-    np.testing.assert_array_equal(np.sort(present), np.unique(ids))
-    np.testing.assert_array_equal(present[places], ids)
+    rows = np.random.RandomState(0).randn(len(ids), width)
+    sums, present = kernels.sum_distinct_rows(rows, ids, n)
+    assert present.tolist() == list(dict.fromkeys(ids.tolist()))
+    for i, total in zip(present, sums, strict=True):
+        np.testing.assert_allclose(total, rows[ids == i].sum(axis=0))
+
+
+def test_an_id_beyond_the_table_is_an_error():
+    with pytest.raises(IndexError):
+        kernels.sum_distinct_rows(np.ones((100, 100)), np.arange(100), 99)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.int64])

@@ -227,6 +227,24 @@ def _sum_rows(rows, ids, n):
     return x
 
 
+def _refuse_distinct(rows, ids, n):
+    if n > reference.MOST_LISTED or ids.dtype != np.intp:
+        return "too many ids, or ids of another dtype"
+    return _refuse_rows(rows, ids, n)
+
+
+@reference.sum_distinct_rows.kernel("numba_cpu", _refuse_distinct, SINGLE_OR_DOUBLE)
+def _sum_distinct_rows(rows, ids, n):
+    """Computes the same as the reference, one row at a time."""
+    places, present, n_present = np.empty(n, np.intp), np.empty(len(ids), np.intp), np.zeros(1, int)
+    sums = np.zeros(rows.shape, rows.dtype)
+    flat = np.ascontiguousarray(rows)
+    compiled(_add_distinct_rows)(flat, ids, places, present, sums, n_present)
+    if (m := int(n_present[0])) < 0:
+        np.empty((n, 0))[ids]  # indexing raises the IndexError
+    return sums[:m], present[:m]
+
+
 def add_rows(x: Array, rows: Array, ids: Array) -> bool:
     """Adds ``rows[i]`` to row ``ids[i]`` of ``x``, for one i after another, in place.
 
@@ -456,6 +474,25 @@ def _add_rows(x, rows, ids):
         row = ids[i] if ids[i] >= 0 else ids[i] + len(x)
         for j in range(x.shape[1]):
             x[row, j] += rows[i, j]
+
+
+def _add_distinct_rows(rows, ids, places, present, sums, n_present):
+    n = 0
+    for i in range(ids.size):
+        row = ids[i]
+        if row >= len(places):
+            n_present[0] = -1
+            return
+        if row < 0:
+            continue
+        place = places[row]  # random memory if the row has not appeared
+        if place < 0 or place >= n or present[place] != row:
+            place = n
+            places[row], present[place] = n, row
+            n += 1
+        for j in range(rows.shape[1]):
+            sums[place, j] += rows[i, j]
+    n_present[0] = n
 
 
 def _refuse_words(samples, begins, n_blocks, *counters):
