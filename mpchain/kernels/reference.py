@@ -946,7 +946,7 @@ def place_in_windows(y: Array, places: Array, window: Window) -> Array:
     padded_size, inner, offsets = layout(window)
     x = xp.zeros((*y.shape[:2], *padded_size), y.dtype)
     for i, place in enumerate(offsets):
-        x[(..., *place)] += y * (places == i)
+        x[(..., *place)] += xp.where(places == i, y, y.dtype.type(0))
     return xp.ascontiguousarray(x[(..., *inner)])
 
 

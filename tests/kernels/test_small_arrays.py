@@ -14,6 +14,7 @@ from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import numpy_functions
 from mpchain.kernels.cpu.small_arrays import WAITING, replaces
 from mpchain.kernels.operation import Operation
+from mpchain.kernels.window import Window
 from tests.kernels.needs import needs_numba
 
 pytestmark = [pytest.mark.slow, needs_numba]
@@ -100,6 +101,32 @@ def test_rows_of_exponentials(shape, unusual):
     have_the_bits_of_the_reference("log_softmax_gradient", g, y, -1)
     if x.ndim == 2:
         have_the_bits_of_the_reference("exponentials", x)
+
+
+@pytest.mark.parametrize("unusual", [2.0, np.inf, -np.inf, np.nan, 1e-42])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "size, ksize, stride, pad",
+    [
+        ((3, 4, 8, 8), (2, 2), (2, 2), (0, 0)),
+        ((2, 3, 7, 9), (3, 2), (2, 2), (1, 0)),
+        ((1, 2, 5, 6), (2, 1), (1, 1), (1, 0)),
+        ((2, 3, 11), (3,), (2,), (1,)),
+    ],
+)
+def test_pooling(size, ksize, stride, pad, dtype, unusual):
+    x, *_ = arrays(size, dtype, unusual)
+    out = tuple((n + 2 * p - k) // s + 1 for n, k, s, p in zip(size[2:], ksize, stride, pad))
+    window = Window(ksize, stride, pad, (1,) * len(ksize), 1, size[2:], out)
+    y, places = have_the_bits_of_the_reference("max_windows", x, window)
+    have_the_bits_of_the_reference("place_in_windows", y * dtype(0.3), places, window)
+
+
+def test_sums_of_three_windows_are_refused():
+    window = Window((3,), (1,), (0,), (1,), 1, (5,), (3,))
+    places = np.zeros((2, 2, 3, 1), np.int32)[..., 0]
+    explained = kernels.explain("place_in_windows", np.ones((2, 2, 3), "f"), places, window)
+    assert "three or more windows" in explained
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from mpchain.kernels.cpu.channels_last import (
 )
 from mpchain.kernels.cpu.compiler import compiled, kept, why_not_compiled
 from mpchain.kernels.cpu.numba_threads import in_parts_of
+from mpchain.kernels.cpu.small_arrays import replaces
 from mpchain.kernels.operation import SINGLE_OR_DOUBLE
 from mpchain.kernels.philox import random_words
 from mpchain.typing import Array
@@ -161,6 +162,15 @@ def _geometry(window):
     return *window.ksize, *window.stride, *window.pad, *window.dilate
 
 
+def _refuse_small_pooling(x, places, window):
+    if len(window.ksize) not in (1, 2):
+        return "not one or two spatial axes"
+    is_small = 0 < x.shape[0] * x.shape[1] * math.prod(window.in_size) < thresholds.compiled
+    if not (is_small and x.flags.c_contiguous and places.flags.c_contiguous):
+        return "empty or too large, or with gaps"
+    return None
+
+
 @reference.max_windows.kernel("numba_cpu", _refuse_pooling, SINGLE_OR_DOUBLE)
 def _max_windows(x, window, out=None):
     """Computes the same as the reference."""
@@ -192,6 +202,30 @@ def _place_in_windows(y, places, window):
     arrays = list(map(_planes, (x, y, places)))
     in_parts_of(_add_at_places, len(arrays[0]), x.size, *arrays, *_geometry(window))
     return x
+
+
+@replaces(
+    reference.max_windows,
+    12,
+    lambda *_: _find_maxima,
+    lambda x, window: _refuse_small_pooling(x, x, window),
+)
+def _max_small_windows(x, window):
+    """Computes the same as the reference."""
+    return _max_windows(x, window)
+
+
+def _refuse_small_places(y, places, window):
+    spans = [(k - 1) * d + 1 for k, d in zip(window.ksize, window.dilate)]
+    if math.prod([-(-span // stride) for span, stride in zip(spans, window.stride)]) > 2:
+        return "sums of three or more windows, which NumPy adds in another order"
+    return _refuse_small_pooling(y, places, window)
+
+
+@replaces(reference.place_in_windows, 14, lambda *_: _add_at_places, _refuse_small_places)
+def _place_in_small_windows(y, places, window):
+    """Computes the same as the reference."""
+    return _place_in_windows(y, places, window)
 
 
 @reference.take_from_windows.kernel(

@@ -16,7 +16,13 @@ import numpy as np
 from mpchain.formulas.text import compile_text
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import numpy_functions
-from mpchain.kernels.cpu.compiler import Switch, compile_written_loop, load_numba, why_not_compiled
+from mpchain.kernels.cpu.compiler import (
+    Switch,
+    compile_written_loop,
+    compiled,
+    load_numba,
+    why_not_compiled,
+)
 from mpchain.kernels.operation import MOST, SINGLE_OR_DOUBLE, Operation
 
 WAITING = "NumPy has not yet taken as long as a compilation"
@@ -37,10 +43,10 @@ def replaces(
     Args:
         operation: the operation.
         n_calls: the number of NumPy's calls in the reference.
-        text: a function of the operation's arguments that returns the text of the kernel's loop,
-            which :func:`compiled_with_sums` compiles.
+        text: a function of the operation's arguments that returns the kernel's loop: a text, which
+            :func:`compiled_with_sums` compiles, or a Python function.
         refuse: see :meth:`Operation.kernel`. Of the arrays that it accepts, the shape and dtype of
-            the first must determine all others.
+            the first, and the last argument, must determine all others.
         dtypes: the names of the dtypes that the first array may have.
 
     Example:
@@ -79,7 +85,7 @@ class _Replacement:
         operation.replace_reference(self)
 
     def _reason(self, args):
-        if self._are_same.get((args[0].shape, args[0].dtype)) is False:
+        if self._are_same.get(_layout(args)) is False:
             return "NumPy's results differ on this machine"
         return self._reasons.get((self._text(*args), args[0].dtype), WAITING)
 
@@ -100,7 +106,7 @@ class _Replacement:
 
     def _compared(self, *args):
         """Returns the loop, or the reference if their results differ for arrays of such shapes."""
-        key = args[0].shape, args[0].dtype
+        key = _layout(args)
         if key not in self._are_same:
             if len(self._are_same) >= MOST:
                 self._are_same.clear()
@@ -113,10 +119,16 @@ class _Replacement:
             text, _ = key = self._text(*args), args[0].dtype
             switch = self._switches.setdefault(key, Switch())
             n = max(args[0].size, self._n_elements)
-            if switch.is_due(n, lambda: compiled_with_sums(text)):
+            if switch.is_due(n, lambda: _compiled(text)):
                 self._reasons[key] = _why_not_compiled(text)
                 thresholds.forget()  # the operation chooses again
         return self._reference(*args)
+
+
+def _layout(args):
+    """Returns the shape and dtype of the first array, and the last argument if it is no array."""
+    last = args[-1]
+    return args[0].shape, args[0].dtype, None if last.__class__ is np.ndarray else last
 
 
 def _are_same(found, expected):
@@ -143,12 +155,16 @@ def compiled_with_sums(text: str) -> Callable:
     return compile_written_loop("small arrays", f"{text.strip()}\n    # {digests}", known)
 
 
-def _has_functions(text):
-    return "exp(" in text or "log(" in text
+def _compiled(loop):
+    return compiled_with_sums(loop) if isinstance(loop, str) else compiled(loop)
 
 
-def _why_not_compiled(text):
-    return numpy_functions.why_not() if _has_functions(text) else why_not_compiled()
+def _has_functions(loop):
+    return isinstance(loop, str) and ("exp(" in loop or "log(" in loop)
+
+
+def _why_not_compiled(loop):
+    return numpy_functions.why_not() if _has_functions(loop) else why_not_compiled()
 
 
 @functools.cache
