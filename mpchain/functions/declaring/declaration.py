@@ -225,10 +225,9 @@ class Declaration:
         result, aux = result if self.has_aux else (result, None)
         outputs = result if self.has_many_outputs else (result,)
         outputs = tuple([y if y.__class__ is np.ndarray else as_array(y) for y in outputs])
-        targets = tuple([i for i, x in enumerate(variables) if x._requires_grad])
+        targets = tuple([i for i, x in enumerate(variables) if x.requires_grad])
         if targets and config.enable_backprop:
-            node = self.node_class()
-            node.constants, node._aux = constants, aux
+            node = self.node_class().computed_with(constants, aux)
             return node.connect(variables, arrays, targets, outputs)
         ys = tuple([Variable(y, requires_grad=bool(targets)) for y in outputs])
         if marked.exist and not targets:
@@ -449,6 +448,11 @@ class Application(FunctionNode):
         if declaration.has_aux:
             result, self._aux = result
         return result if declaration.has_many_outputs else (result,)
+
+    def computed_with(self, constants: Sequence, aux: object) -> "Application":
+        """Sets what the body was called with, and its second result; returns the node."""
+        self.constants, self._aux = constants, aux
+        return self
 
     def keep(self, in_data: Sequence, targets: Sequence[int], outputs: Sequence) -> None:
         declaration = self.declaration
