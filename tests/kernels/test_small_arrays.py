@@ -185,17 +185,67 @@ for factor in factors:
 """
 
 
+def printed(text, folder, *words):
+    """Returns the words that a process prints whose loops are cached in a folder."""
+    done = subprocess.run(
+        [sys.executable, "-c", text, *words],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
 def test_loops_from_the_cache_call_the_right_sums(tmp_path):
     for words in ("0", "2"), ("3", "4", "2"):
-        done = subprocess.run(
-            [sys.executable, "-c", _OF_CACHE, *words],
-            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
-        assert done.stdout.split() == ["True"] * (len(words) - 1), done.stderr
+        assert printed(_OF_CACHE, tmp_path, *words) == ["True"] * (len(words) - 1)
+
+
+_OF_START = """
+import sys
+import numpy as np
+from mpchain.kernels import thresholds
+from mpchain.kernels.cpu.compiler import Switch, compile_written_loop
+
+def loop():
+    return compile_written_loop("a test", "def run(x):\\n    x[0] = 7")
+
+if sys.argv[1:]:
+    loop()(np.zeros(1))
+else:
+    with thresholds.using(compiled_loop=6400, loaded=64):
+        first, second = Switch(), Switch()
+        print(first.is_due(200, loop), "numba" in sys.modules)
+        print(second.is_due(6300, lambda: compile_written_loop("new", "def new(x):\\n    pass")))
+        print(first.is_due(1, loop), "numba" in sys.modules)
+"""
+
+
+def test_numba_is_imported_when_all_loops_together_pay_for_it(tmp_path):
+    assert printed(_OF_START, tmp_path, "compile") == []
+    assert printed(_OF_START, tmp_path) == ["False", "False", "False", "True", "True"]
+
+
+_OF_SHORT_RUN = """
+import sys
+import numpy as np
+import mpchain
+from mpchain import functions as F, links as L
+
+model = mpchain.Sequential(L.Linear(32, 32), L.LayerNormalization(32), F.relu).repeat(20)
+optimizer = mpchain.optimizers.Adam().setup(model)
+x, t = np.ones((16, 32), np.float32), np.zeros(16, np.int32)
+for _ in range(50):
+    optimizer.update(lambda: F.softmax_cross_entropy(model(x), t))
+print("numba" in sys.modules)
+"""
+
+
+def test_a_short_run_compiles_nothing(tmp_path):
+    assert printed(_OF_SHORT_RUN, tmp_path) == ["False"]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +299,7 @@ def doubling(of_loop):
 def test_a_loop_takes_over_when_the_reference_has_taken_as_long():
     twice, calls = doubling(lambda x: 2 * x)
     x = np.ones(5)
-    with thresholds.using(compiled_loop=4 * 3 << 12, loaded=1):  # 3 calls count as 3 << 12 elements
+    with thresholds.using(compiled_loop=4 * 3 << 9, loaded=1):  # 3 calls count as 3 << 9 elements
         for i in range(7):
             assert twice(x).sum() == 10
             assert (WAITING in twice.explain(x)) == (i < 4)
@@ -263,7 +313,7 @@ def test_a_loop_takes_over_when_the_reference_has_taken_as_long():
 def test_a_loop_takes_over_in_a_captured_step():
     twice, calls = doubling(lambda x: 2 * x)
     step = mpchain.capture(lambda x: twice(x) + 1)
-    with thresholds.using(compiled_loop=4 * 3 << 12, loaded=1):
+    with thresholds.using(compiled_loop=4 * 3 << 9, loaded=1):
         for i in range(9):
             assert (step(np.full(5, i, np.float32)) == 2 * i + 1).all()
     assert step.reason is None

@@ -53,8 +53,9 @@ class Switch:
     """Decides when a compiled loop replaces a computation by NumPy that gives the same bits.
 
     This is the case when NumPy has taken about as long as the compilation would take. If the
-    process has run another loop, and the machine code of this one is in the cache, the loop
-    replaces NumPy much earlier, when NumPy has taken about as long as loading the code.
+    machine code is in the cache, the loop replaces NumPy much earlier, when NumPy has taken about
+    as long as loading the code. numba itself must be imported first, so the first of these loops
+    waits until all computations that loops may replace have taken about as long as the import.
 
     Attributes:
         n_elements: the number of elements that NumPy has computed.
@@ -80,9 +81,11 @@ class Switch:
         least = thresholds.compiled_loop if least is None else least
         if self.n_elements <= least:
             self.n_elements += n
+            _running.n_elements += n
         if self.n_elements > least:
             return True
-        if not _running.has_begun or self.n_elements * thresholds.loaded <= least:
+        pays = _running.has_begun or _running.n_elements > thresholds.compiled_loop
+        if not pays or self.n_elements * thresholds.loaded <= least:
             return False
         if self._is_stored is None:
             self._is_stored = loop_cache.is_stored(find())
@@ -91,6 +94,7 @@ class Switch:
 
 class _Running:
     has_begun = False  # whether the process has compiled a loop, or loaded one from the cache
+    n_elements = 0  # the number of elements that NumPy has computed where a loop may replace it
 
 
 _running = _Running()

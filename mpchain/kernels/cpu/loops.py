@@ -48,7 +48,7 @@ _EXPONENTIALS = {"exp", "expm1", "log1p"}  # the logarithm log1p counts as an ex
 # a divisor is checked for zeros only if the result has at least this many times its size
 _MUCH = 16
 _MOST_PLANS = 256  # the maximum number of plans that a loop remembers
-_CALLS = 1 << 12  # the number of elements that take as long as the calls of a formula
+_CALLS = 1 << 10  # the number of elements that take as long as the calls of a formula
 _LONG = 3  # the least number of operations for which NumPy's calls take longer than the loop's
 _LARGE_SUM = 1 << 16  # the least number of elements of a sum that threads may share
 _ROW = 1 << 10  # the assumed length of a row if the arrays do not determine the length

@@ -28,7 +28,7 @@ from mpchain.kernels.operation import MOST, SINGLE_OR_DOUBLE, Operation
 WAITING = "NumPy has not yet taken as long as a compilation"
 """The reason against a loop that may take over later."""
 
-_CALL = 1 << 12  # the number of elements that NumPy computes in the time of a call
+_CALL = 1 << 9  # a call of NumPy takes as long as this number of elements of a formula
 
 
 def replaces(
@@ -128,7 +128,7 @@ class _Replacement:
 def _layout(args):
     """Returns the shape and dtype of the first array, and the last argument if it is no array."""
     last = args[-1]
-    return args[0].shape, args[0].dtype, None if last.__class__ is np.ndarray else last
+    return args[0].shape, args[0].dtype, None if isinstance(last, np.ndarray) else last
 
 
 def _are_same(found, expected):
