@@ -188,7 +188,7 @@ def softmax_cross_entropy(
         check(fits, name, rule, x=x, class_weight=class_weight)
     if is_floating(t.dtype):
         if label_smoothing:
-            t = t * (1 - label_smoothing) + label_smoothing / x.shape[1]
+            t = t * (1 - label_smoothing) + label_smoothing / max(x.shape[1], 1)
         return _soft_cross_entropy(name, x, t, normalize, class_weight, reduce, soft_target_loss)
     fits = t.dtype.kind in "iu" and t.shape == (x.shape[0], *x.shape[2:])
     check(fits, name, "t must be integers of the shape of x without axis 1", x=x, t=t)
@@ -203,7 +203,7 @@ def _smoothed_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce,
     xp = get_array_module(t)
     labels = xp.expand_dims(t, 1)
     onehot = labels == _per_class(xp.arange(x.shape[1], dtype=t.dtype), x)
-    target = (onehot * (1 - smoothing) + smoothing / x.shape[1]).astype(x.dtype)
+    target = (onehot * (1 - smoothing) + smoothing / max(x.shape[1], 1)).astype(x.dtype)
     if class_weight is not None:
         target = target * _per_class(class_weight, x)
     counts = xp.broadcast_to(labels != ignore_label, x.shape)

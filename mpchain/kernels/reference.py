@@ -302,7 +302,7 @@ def exponentials(x: Array) -> tuple[Array, Array, Array]:
     """
     # The array is copied for the reason given in below_zero.
     x = x.copy() if isinstance(x, np.ndarray) and is_only_last(x) else x
-    most = _most(x, 1)
+    most = _most(x, 1) if x.shape[1] else x.sum(axis=1, keepdims=True)
     y = x - most
     get_array_module(x).exp(y, out=y)
     return y, _total(y, 1), most

@@ -356,9 +356,10 @@ def test_huge_inputs(name, dtype):
 
 
 @_EVERY
-def test_an_empty_batch(name):
-    y, g, _ = _differentiated(name, np.zeros((0, 3), np.float32))
-    assert not y.any() and g.shape == (0, 3)
+@pytest.mark.parametrize("n_classes", [3, 0])
+def test_an_empty_batch(name, n_classes):
+    y, g, _ = _differentiated(name, np.zeros((0, n_classes), np.float32))
+    assert not y.any() and g.shape == (0, n_classes)
 
 
 @pytest.mark.parametrize("normalize", [True, False])

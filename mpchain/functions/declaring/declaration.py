@@ -200,7 +200,7 @@ class Declaration:
     def apply(self, inputs: Sequence, constants: Sequence = ()) -> Any:
         """Applies the function to Variables or arrays; returns a Variable, or a tuple of
         Variables."""
-        if not (config.function_hooks or config.debug or current.of_functions):
+        if not (config.function_hooks or config.debug or current.of_functions or current.recorder):
             outputs = self._apply_plainly(inputs, constants)
             if outputs is not None:
                 return outputs if self.has_many_outputs else outputs[0]
