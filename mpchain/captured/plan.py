@@ -448,7 +448,7 @@ def _spans(calls):
     return spans
 
 
-def _writing(function, args, kwargs, results):
+def _writing(function, args, kwargs, results) -> tuple[Callable, tuple]:
     """Returns a function and its arguments that write the results of a call to the planned
     memory."""
     result = results[0]

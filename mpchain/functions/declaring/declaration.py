@@ -217,7 +217,7 @@ class Declaration:
             variables = [x if isinstance(x, Variable) else as_variable(x) for x in inputs]
         except TypeError:  # the node's method explains the error
             return None
-        arrays = tuple([x._array for x in variables])
+        arrays: tuple = tuple([x._array for x in variables])
         for x in arrays:
             if x.__class__ is not np.ndarray or x.dtype.kind == "V":
                 return None

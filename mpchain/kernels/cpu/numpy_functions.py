@@ -146,7 +146,8 @@ def why_not() -> str | None:
     """
     if reason := why_not_compiled():
         return reason
-    x = np.arange(0, 1 << 32, 65521, np.uint32).view(np.float32)  # of all exponents and signs
+    bits = np.arange(0, 1 << 32, 65521, dtype=np.uint32)
+    x = bits.view(np.float32)  # of all exponents and signs
     found = np.empty_like(x), np.empty_like(x)
     compared_loop()(x, *found)
     with np.errstate(all="ignore"):
