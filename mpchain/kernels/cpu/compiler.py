@@ -190,6 +190,28 @@ def compile_written_loop(
     return compile_loop(kept(name, text, known, str(said) if said else ""), **options)
 
 
+def compile_called(
+    name: str, text: str, known: dict[str, Any], digest: int, **options: Any
+) -> Callable:
+    """Compiles the text of a function that loops call.
+
+    Args:
+        name, text, known: see :func:`compile_written_loop`.
+        digest: a hash of the texts of all functions that loops call together with this one. Code
+            from the cache finds a function that it calls by its name, which includes the hash.
+        options: options of ``numba.njit``.
+
+    Example:
+        >>> text = "def one():\\n    return 1"
+        >>> one = compile_called("one", text, {}, 7) if load_numba() else lambda: 1
+        >>> one()
+        1
+    """
+    function = compile_text(name, text, known)
+    function.__qualname__ = f"{name}_{digest}"
+    return load_numba().njit(**options)(function)
+
+
 def kept(name: str, text: str, known: dict[str, Any] | None = None, options: str = "") -> Callable:
     """Returns the function of a text, which is stored in a file if one can be written.
 

@@ -16,8 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from mpchain.formulas.text import compile_text
-from mpchain.kernels.cpu.compiler import compile_written_loop, load_numba, why_not_compiled
+from mpchain.kernels.cpu.compiler import (
+    compile_called,
+    compile_written_loop,
+    why_not_compiled,
+)
 
 # numba compiles the texts below.
 
@@ -53,7 +56,7 @@ def log(x):
     y = y if x != FLOAT(0) else FLOAT(-np.inf)
     return FLOAT(np.nan) if x < FLOAT(0) else y
 """
-# from the highest power to the lowest: numerators and denominators
+# These are the numerators and denominators of the quotients, from the highest power to the lowest.
 _RATIOS = {
     "exp": (
         "5.082762527590693718096e-04 6.757896990527504603057e-03 5.114512081637298353406e-02 "
@@ -98,17 +101,15 @@ def functions() -> dict[str, Any]:
     loops.
 
     Example:
+        >>> from mpchain.kernels.cpu.compiler import load_numba
         >>> sorted(functions()) if load_numba() else ["exp", "log"]
         ['exp', 'log']
     """
-    njit = load_numba().njit(forceinline=True, nogil=True, error_model="numpy")
     known = {"np": np, "fma": _fused()}
-    found = {}
-    for name, text in _TEXTS.items():
-        function = compile_text(name, text, known)
-        function.__qualname__ = f"{name}_{DIGEST}"  # see the compilation of texts
-        found[name] = njit(function)
-    return found
+    options = {"forceinline": True, "nogil": True, "error_model": "numpy"}
+    return {
+        name: compile_called(name, text, known, DIGEST, **options) for name, text in _TEXTS.items()
+    }
 
 
 def _fused():
@@ -127,6 +128,7 @@ def compared_loop() -> Callable:
     """Returns a loop that writes the exponentials and the logarithms of an array into two others.
 
     Example:
+        >>> from mpchain.kernels.cpu.compiler import load_numba
         >>> y = np.ones(1, np.float32)
         >>> compared_loop()(np.zeros(1, np.float32), y, y.copy()) if load_numba() else None
         >>> y
@@ -146,8 +148,8 @@ def why_not() -> str | None:
     """
     if reason := why_not_compiled():
         return reason
-    bits = np.arange(0, 1 << 32, 65521, dtype=np.uint32)
-    x = bits.view(np.float32)  # of all exponents and signs
+    # These numbers have all exponents and both signs.
+    x = np.arange(0, 1 << 32, 65521, dtype=np.uint32).view(np.float32)
     found = np.empty_like(x), np.empty_like(x)
     compared_loop()(x, *found)
     with np.errstate(all="ignore"):

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from mpchain.formulas.text import compile_text
 from mpchain.kernels import thresholds
 from mpchain.kernels.cpu import numpy_functions
 from mpchain.kernels.cpu.compiler import (
     Switch,
+    compile_called,
     compile_written_loop,
     compiled,
-    load_numba,
     why_not_compiled,
 )
 from mpchain.kernels.operation import MOST, SINGLE_OR_DOUBLE, Operation
@@ -145,6 +144,7 @@ def compiled_with_sums(text: str) -> Callable:
     - ``exp`` and ``log`` of single precision, see :mod:`mpchain.kernels.cpu.numpy_functions`.
 
     Example:
+        >>> from mpchain.kernels.cpu.compiler import load_numba
         >>> text = "def add(x, y):\\n    y[0] = pairwise(x, 0, x.size)"
         >>> loop = compiled_with_sums(text) if load_numba() else None
     """
@@ -173,10 +173,7 @@ def _pairwise():
     known: dict[str, Any] = {"np": np}
     known |= {name: np.uintp(i) for i, name in enumerate(_NUMBERS.split(), 1)}
     for name, text in (("few", _FEW), ("pairwise", _MANY)):
-        function = compile_text(name, text, known)
-        # Code from the cache finds the functions that it calls by these names.
-        function.__qualname__ = f"{name}_{_DIGEST}"
-        known[name] = load_numba().njit(function)
+        known[name] = compile_called(name, text, known, _DIGEST)
     return known
 
 
